@@ -27,7 +27,7 @@ from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Step, inner_plans
 from hloexec.ops.costs import contraction_of
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 
 
 @attrs.define

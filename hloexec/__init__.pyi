@@ -74,10 +74,10 @@ from hloexec.language.text import parse as parse
 from hloexec.language.text.dumps.buffer_assignment import parse_buffer_assignment as parse_buffer_assignment
 from hloexec.language.verifier import Note as Note
 from hloexec.language.verifier import verify as verify
-from hloexec.ops.arena import release_memory as release_memory
 from hloexec.ops.library_calls.user_calls import register_custom_call as register_custom_call
 from hloexec.ops.library_calls.user_calls import unregister_custom_call as unregister_custom_call
 from hloexec.ops.policies.policy import NumericsPolicy as NumericsPolicy
+from hloexec.ops.resources import release_memory as release_memory
 from hloexec.report.html import write_html as write_html
 from hloexec.tools import diffing as diffing
 from hloexec.tools import explaining as explaining

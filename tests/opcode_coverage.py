@@ -30,8 +30,8 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_s
 from hloexec.engine.exec import running
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.probes import Probe
 from hloexec.ops.registry import CUSTOM_CALLS, OPCODES, Role
+from hloexec.ops.traits import Probe
 from tests.docs import PAGES, ROOT, commands_of
 from tests.families import Family, family_of
 from tests.ops import evaluation

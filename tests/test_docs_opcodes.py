@@ -13,7 +13,7 @@ from conformance.xla import COMPILED_SOONEST, XlaError, compile_hlo
 from docs.hooks.opcode_examples import FOLDER, Example, read_example, read_examples
 from hloexec.ops import LATEST
 from hloexec.ops.registry import OPCODES
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 
 Leaf: TypeAlias = np.ndarray[Any, Any]
 

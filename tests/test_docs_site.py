@@ -14,8 +14,7 @@ from docs.hooks.type_names import in_words
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
-from hloexec.ops.contraction.dot import DotAttributes
+from hloexec.ops.contraction.dot import DOT_ALGORITHMS, DotAttributes
 from hloexec.ops.registry import OPCODES
 from hloexec.report.json.records import printed_records
 

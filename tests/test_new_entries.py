@@ -30,11 +30,9 @@ from hloexec.ops.contraction.dot import product_size
 from hloexec.ops.elementwise.declaration import FLOAT, elementwise
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.intervals import demand as demanding
-from hloexec.ops.probes import Probe
 from hloexec.ops.registry import FAST, OPCODES, MemoryOrder, fast, opcode
 from hloexec.ops.relations import Relating
-from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.ops.traits import ContractionSize, Pole
+from hloexec.ops.traits import ContractionSize, Pole, Probe, Rounding, Summation, Sums
 from hloexec.tools.shadowing.computing.widening import WIDE, kernels_of
 
 N = 300_000

@@ -15,7 +15,7 @@ from type_names import in_words
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import OPCODES, Entry, Role
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 
 __all__ = ["on_page_markdown"]
 

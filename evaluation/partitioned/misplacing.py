@@ -12,8 +12,7 @@ from evaluation.partitioned.faults import regrouped
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape
 from hloexec.errors import HloError
 from hloexec.language.verifier import verify
-from hloexec.ops.operations import exchanges
-from hloexec.ops.registry import OPCODES, find_opcode
+from hloexec.ops.registry import OPCODES, exchanges, find_opcode
 
 _Parts = dict[str, Sequence[Instruction]]
 """From the name of an instruction to what is in its place."""

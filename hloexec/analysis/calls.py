@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, entry_of, role_of
+from hloexec.ops.registry import Role, entry_of, role_of, traits_of
 
 
 class CallKind(enum.Enum):

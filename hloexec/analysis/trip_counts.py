@@ -11,8 +11,7 @@ import numpy as np
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.ops.costs import trip_count_of
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 
 _MOST_STEPS = 100
 

@@ -18,6 +18,9 @@ _LABEL = re.compile(r"\d{1,9}(\.\d{1,9})*", re.ASCII)
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
+Arrays: TypeAlias = tuple[Array, ...]
+Dimensions: TypeAlias = tuple[int, ...]
+"""The sizes of dimensions of an array, or the numbers of some of them."""
 
 
 class Described:

@@ -2,8 +2,8 @@
 
 A plan is a computation as a list of steps over numbered slots (`plan.steps`): with `planner=False`, a step for each
 instruction as it is written. A step has a kernel, a function from arrays to arrays that was made before the run
-(`plan.lowering`, `ops.binding`), or else runs other plans. `exec.machine` does the same for what asks for more: several
-devices, observers, limits, and optimized plans.
+(`plan.lowering`, `ops.registry`), or else runs other plans. `exec.machine` does the same for what asks for more:
+several devices, observers, limits, and optimized plans.
 """
 
 from __future__ import annotations

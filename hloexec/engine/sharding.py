@@ -42,7 +42,7 @@ from hloexec.language.text.attributes.printing import sharding as sharding_text
 from hloexec.language.text.attributes.shardings import parse_sharding
 from hloexec.language.text.attributes.shardy import meshes_of, parse_shardings
 from hloexec.language.text.shapes import parse_shape
-from hloexec.ops.operations import operation_name
+from hloexec.ops.registry import operation_name
 
 _LeafSharding: TypeAlias = TileSharding | NamedSharding | None
 _Leaf: TypeAlias = ArrayShape | BufferShape

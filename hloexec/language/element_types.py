@@ -9,8 +9,8 @@ from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import ArrayShape
 from hloexec.core.lifetimes import remembered
 from hloexec.errors import HloError
-from hloexec.ops.probes import Probe
 from hloexec.ops.registry import Entry
+from hloexec.ops.traits import Probe
 
 
 @remembered

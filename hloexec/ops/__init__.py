@@ -1,4 +1,4 @@
-"""The operations: one entry per opcode, one package per family.
+"""The operations: one entry per opcode, one package or module per family.
 
 `MODULES` says which module holds the entries of which opcodes, so that the registry can import a module when one of its
 opcodes is first asked for: most programs use a few families only.
@@ -7,22 +7,26 @@ opcodes is first asked for: most programs use a few families only.
 __all__ = ["FORMER", "LATEST", "LIBRARIES", "MODULES"]
 
 MODULES = {
-    "elementwise.complex_numbers": "real imag complex",
-    "elementwise.integers": (
-        "and or xor not shift-left shift-right-arithmetic shift-right-logical mulhi popcnt count-leading-zeros"
+    "elementwise.functions": (
+        "real imag complex acos acosh asin asinh atanh cosine cosh exponential exp2 exponential-minus-one log log2 "
+        "log-plus-one logistic rsqrt sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even "
+        "abs negate sign is-finite"
     ),
-    "elementwise.arithmetic": "add subtract multiply divide remainder power atan2 maximum minimum",
-    "collective.all_gather": "all-gather all-gather-start all-gather-done",
-    "collective.all_reduce": "all-reduce all-reduce-start all-reduce-done collective-reduce reduce-scatter",
-    "collective.all_to_all": "all-to-all ragged-all-to-all",
-    "collective.permute": (
-        "collective-broadcast collective-permute collective-permute-start collective-permute-done partition-id "
-        "replica-id"
+    "elementwise.arithmetic": (
+        "and or xor not shift-left shift-right-arithmetic shift-right-logical mulhi popcnt count-leading-zeros add "
+        "subtract multiply divide remainder power atan2 maximum minimum"
     ),
-    "elementwise.convert": "convert reduce-precision stochastic-convert",
+    "collective.groups": (
+        "all-gather all-gather-start all-gather-done all-reduce all-reduce-start all-reduce-done collective-reduce "
+        "reduce-scatter"
+    ),
+    "collective.sending": (
+        "all-to-all ragged-all-to-all collective-broadcast collective-permute collective-permute-start "
+        "collective-permute-done partition-id replica-id"
+    ),
+    "elementwise.selection": "convert reduce-precision stochastic-convert map compare clamp select",
     "contraction.dot": "dot",
-    "contraction.ragged_dot": "ragged-dot",
-    "contraction.scaled_dot": "scaled-dot",
+    "contraction.blocked_dot": "ragged-dot scaled-dot",
     "control.asynchronous": (
         "async-start async-update async-done copy-start copy-done send send-done recv recv-done infeed outfeed"
     ),
@@ -31,25 +35,16 @@ MODULES = {
         "add-dependency after-all"
     ),
     "convolution.convolution": "convolution",
-    "elementwise.functions": (
-        "acos acosh asin asinh atanh cosine cosh exponential exp2 exponential-minus-one log log2 log-plus-one logistic "
-        "rsqrt sine sinh sqrt tan tanh cbrt erf ceil floor round-nearest-afz round-nearest-even abs negate sign "
-        "is-finite"
-    ),
-    "elementwise.map": "map",
-    "elementwise.selection": "compare clamp select",
     "indexing.dynamic_slice": "dynamic-slice dynamic-update-slice",
     "indexing.gather": "gather",
-    "sorting.sort": "sort topk",
+    "sorting": "sort topk",
     "indexing.scatter": "scatter",
-    "linalg.fourier": "fft",
-    "linalg.triangular": "cholesky triangular-solve",
-    "movement.assembly": "concatenate pad iota",
-    "movement.shuffle": "shuffle",
+    "linalg": "fft cholesky triangular-solve",
+    "movement.assembly": "concatenate pad iota shuffle",
     "movement.strided": "broadcast reshape transpose slice reverse copy",
     "movement.bitcast": "bitcast bitcast-convert",
     "movement.dynamic_shapes": "get-dimension-size set-dimension-size dynamic-reshape",
-    "random.rng": "rng-bit-generator rng-get-and-update-state rng",
+    "random": "rng-bit-generator rng-get-and-update-state rng",
     "reduction.batch_norm": "batch-norm-training batch-norm-inference batch-norm-grad",
     "reduction.reduce": "reduce",
     "reduction.reduce_window": "reduce-window",

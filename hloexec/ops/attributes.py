@@ -87,8 +87,19 @@ class AttributeField:
         return self.default is attrs.NOTHING
 
 
+_GRAMMARS = {
+    "bool": Grammar.BOOL,
+    "int": Grammar.INT,
+    "int | None": Grammar.INT,
+    "Dimensions": Grammar.INT_LIST,
+    "Dimensions | None": Grammar.INT_LIST,
+    "Window": Grammar.WINDOW,
+}
+"""What the type of a field says of its text, unless the field says it."""
+
+
 def attribute(
-    grammar: Grammar,
+    grammar: Grammar | None = None,
     *,
     default: object = REQUIRED,
     name: str | None = None,
@@ -99,7 +110,7 @@ def attribute(
     lately: Mapping[str, Mapping[str, object]] | None = None,
     always_printed: bool = False,
 ) -> Any:
-    """Declare an attribute of an opcode.
+    """Declare an attribute of an opcode, whose type says its grammar where none is given.
 
     `default` is the value where the text says nothing (the printer then says nothing either); without it the attribute
     is required. `name` is the name in the text where it differs from the field's. `choices` are the words of an
@@ -112,16 +123,16 @@ def attribute(
     """
     words = None if choices is None else tuple(choices)
 
-    def declared(field: str) -> AttributeField:
-        return AttributeField(
-            name or field, field, grammar, default, words, any_case, is_open, formerly, lately or {}, always_printed
-        )
+    def declared(field: attrs.Attribute[Any]) -> AttributeField:
+        said = grammar or _GRAMMARS[str(field.type)]
+        last = words, any_case, is_open, formerly, lately or {}, always_printed
+        return AttributeField(name or field.name, field.name, said, default, *last)
 
     return attrs.field(default=default, metadata={_DECLARED: declared}, kw_only=True)
 
 
 _DECLARED = "hloexec attribute"
-"""In the metadata of a field, the function from its name to what it is declared as."""
+"""In the metadata of a field, the function from it to what it is declared as."""
 
 
 PRECISIONS = ("default", "high", "highest", "packed_nibble")
@@ -143,7 +154,7 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
     known = _fields_by_class.get(cls)
     if known is None:
         fields = attrs.fields(cls)
-        declared = [field.metadata[_DECLARED](field.name) for field in fields if _DECLARED in field.metadata]
+        declared = [field.metadata[_DECLARED](field) for field in fields if _DECLARED in field.metadata]
         known = _fields_by_class[cls] = {entry.name: entry for entry in declared}
     return known
 

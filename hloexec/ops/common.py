@@ -1,23 +1,29 @@
-"""Shared by the families of operations: widening and narrowing of element types, and common shape rules.
+"""Shared by the families of operations: element types, complex parts, copies in row-major order, common shape rules.
 
 Arrays are stored in storage types and computed in compute types (see `hloexec.core.dtypes`). `widen` is exact; `narrow`
 rounds, once, whatever type the value comes from.
+
+NumPy copies along the result's last dimension. If the source is stored in the opposite order, each of its cache lines
+is read once per element, and has left the cache before its next element is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from operator import or_
+from itertools import accumulate
+from math import gcd, prod
+from operator import mul, or_
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from hloexec.core.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Shape
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Dimensions
 from hloexec.core.wording import braced
 from hloexec.errors import ShapeError
+from hloexec.ops.resources import empty, in_blocks
 
 
 def require(condition: bool, message: str) -> None:
@@ -33,13 +39,20 @@ def array_shape(shape: Shape, what: str) -> ArrayShape:
     raise ShapeError(f"{what} must be an array, but has shape {shape}")
 
 
+def operand_shapes(operands: Sequence[Shape], what: str, counts: Collection[int] = ()) -> list[ArrayShape]:
+    """The arrays among operands; ShapeError where there are not as many as one of `counts`, if there are any."""
+    if counts and len(operands) not in counts:
+        raise ShapeError(f"{what} must have {' or '.join(map(str, counts))} operands, but has {len(operands)}")
+    return [array_shape(operand, f"operand {number} of {what}") for number, operand in enumerate(operands)]
+
+
 def flags(shape: ArrayShape) -> tuple[bool, ...]:
     """One flag per dimension: whether it is dynamic."""
     return shape.dynamic_dimensions or (False,) * shape.rank
 
 
 def shape_of(
-    element_type: ElementType, dimensions: tuple[int, ...], dynamic_dimensions: tuple[bool, ...] = ()
+    element_type: ElementType, dimensions: Dimensions, dynamic_dimensions: tuple[bool, ...] = ()
 ) -> ArrayShape:
     """A shape without layout; flags that are all false are left out, as the IR wants it."""
     dynamic = dynamic_dimensions if any(dynamic_dimensions) else ()
@@ -53,7 +66,7 @@ def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArraySh
     the other. The element type is the first operand's. `what` names the operands, e.g. `the operands of add`.
     """
     if first.dimensions == second.dimensions and not (first.dynamic_dimensions or second.dynamic_dimensions):
-        return ArrayShape(first.element_type, first.dimensions)
+        return first.plain
     compatible = first.rank == second.rank and all(
         ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(first.dimensions, second.dimensions, strict=True)
     )
@@ -92,7 +105,7 @@ def _precision(element_type: ElementType) -> tuple[bool, int, int, int, bool]:
     return kind is Kind.COMPLEX, exponent_bits, element_type.mantissa_bits, element_type.bits, kind is Kind.SIGNED
 
 
-def require_distinct_dimensions(dimensions: tuple[int, ...], rank: int, what: str) -> None:
+def require_distinct_dimensions(dimensions: Dimensions, rank: int, what: str) -> None:
     """Raise ShapeError unless `dimensions` are different dimensions of an array of rank `rank`."""
     for dimension in dimensions:
         require(0 <= dimension < rank, f"{what} names dimension {dimension}, but the dimensions are 0 to {rank - 1}")
@@ -182,13 +195,9 @@ def converted_into(array: Array, out: Array) -> None:
     if array.dtype != out.dtype and array.size > 1 and 0 in array.strides:
         # In plain integers, which NumPy repeats faster than types that are not its own.
         word = f"V{out.itemsize}" if out.itemsize > 8 else f"u{out.itemsize}"
-        array, out = _without_repeats(array).astype(out.dtype).view(word), out.view(word)
+        first = array[tuple([slice(1) if stride == 0 else slice(None) for stride in array.strides])]
+        array, out = first.astype(out.dtype).view(word), out.view(word)
     np.copyto(out, array, casting="unsafe")
-
-
-def _without_repeats(array: Array) -> Array:
-    """The first element along each dimension that repeats one."""
-    return array[tuple([slice(1) if stride == 0 else slice(None) for stride in array.strides])]
 
 
 def narrow_unchecked(array: Array, element_type: ElementType) -> Array:
@@ -300,3 +309,252 @@ def elementwise_rule(
         return common if result is None else common.with_element_type(result(common.element_type))
 
     return infer
+
+
+def from_parts(real: Array, imag: Array) -> Array:
+    """real + i imag, of f32 or f64 parts."""
+    result = empty(np.broadcast_shapes(real.shape, imag.shape), np.complex128 if real.itemsize == 8 else np.complex64)
+    result.real = real
+    result.imag = imag
+    return result
+
+
+def with_infinities(quotient: Array, lhs: Array, rhs: Array) -> Array:
+    """A quotient of c128 numbers with infinities recovered from NaN, in place (C99, G.5.1)."""
+    doubtful = np.isnan(quotient.real) | np.isnan(quotient.imag)
+    if not doubtful.any():
+        return quotient
+    # Either may be one number, for all.
+    lhs, rhs = (np.broadcast_to(operand, quotient.shape)[doubtful] for operand in (lhs, rhs))
+    a, b, c, d = lhs.real, lhs.imag, rhs.real, rhs.imag
+    lhs_infinite, rhs_infinite = np.isinf(a) | np.isinf(b), np.isinf(c) | np.isinf(d)
+    lhs_finite, rhs_finite = np.isfinite(a) & np.isfinite(b), np.isfinite(c) & np.isfinite(d)
+    zero = (c == 0) & (d == 0)
+    infinity = np.copysign(np.inf, c)
+    over_zero = from_parts(infinity * a, infinity * b)
+    repaired = quotient[doubtful]
+    both_nan = np.isnan(repaired.real) & np.isnan(repaired.imag)
+    for where, left, right, scale in (
+        (both_nan & lhs_infinite & rhs_finite, _unit_box(a, b), (c, d), np.inf),
+        (both_nan & lhs_finite & rhs_infinite, (a, b), _unit_box(c, d), 0.0),
+    ):
+        (p, q), (r, s) = left, right
+        repaired = np.where(where, from_parts(scale * (p * r + q * s), scale * (q * r - p * s)), repaired)
+    quotient[doubtful] = np.where(zero, over_zero, repaired)
+    return quotient
+
+
+def _unit_box(real: Array, imag: Array) -> tuple[Array, Array]:
+    """An infinite number as the corner or side of the unit box in its direction."""
+    return (
+        np.copysign(np.where(np.isinf(real), 1.0, 0.0), real),
+        np.copysign(np.where(np.isinf(imag), 1.0, 0.0), imag),
+    )
+
+
+_LITTLE_BYTES = 1 << 12
+"""Arrays of so few bytes take less time to copy than to look at."""
+_SMALLEST_COLUMN = 256
+"""Shorter ones are not worth a call each."""
+_LINE = 64
+"""Bytes of a cache line."""
+_CACHE_WAYS, _CACHE_SPAN = 16, 1 << 16
+"""The associativity of a second-level cache, and the distance in bytes of addresses in the same set."""
+_TRANSLATED_PAGES, _PAGE = 2048, 4096
+"""How many pages a processor's TLB holds, and the bytes of one."""
+_FEW_SETS_STRIDE, _FEW_SETS_LINES = 1024, 32
+"""Strides that are multiples of this one meet four sets of a first-level cache, which hold so many lines."""
+_THREAD_ELEMENTS = 1 << 18
+"""Number of elements worth another thread."""
+_FILLED_ELEMENTS = 1 << 20
+"""Number of equal elements worth another thread."""
+_ZEROED_BYTES = 1 << 26
+"""Larger blocks of zeros are left to the operating system, which allocates zero pages lazily: many may never be
+read."""
+
+
+def row_major(array: Array) -> Array:
+    """A new array in row-major order with the same elements."""
+    if array.nbytes <= _LITTLE_BYTES:
+        return array.copy()
+    if array.size and not any(array.strides):
+        return filled(array.shape, array[(0,) * array.ndim])
+    result = empty(array.shape, array.dtype)
+    copy_into(result, array)
+    return result
+
+
+def copy_into(result: Array, array: Array) -> None:
+    """Fill an array in row-major order with the elements of another of its shape and type."""
+    merged = _merged(array)
+    source = as_integers(merged)
+    target = as_integers(result).reshape(merged.shape)
+    if not _is_turned(merged):
+        np.copyto(target, source)
+        return
+    row = merged.shape[-1]
+    # As many elements of a row as fill a cache line: then as many lines of the source are read side by side, each to
+    # its end.
+    step = max(4, min(16, _LINE // merged.itemsize))
+
+    def copy(start: int, stop: int) -> None:
+        for first in range(start, stop, step):
+            columns = slice(first, min(first + step, stop))
+            target[..., columns] = source[..., columns]
+
+    in_blocks(copy, row, max(step, _THREAD_ELEMENTS * row // merged.size // step * step))
+
+
+def as_integers(array: Array) -> Array:
+    """The bits of the elements, as far as there are such integers: NumPy moves them faster than types not its own."""
+    return array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
+
+
+def lies_in_order(array: Array) -> bool:
+    """Whether the dimensions lie in memory from major to minor, forwards; steps of 0 may stand anywhere.
+
+    Values that come from outside are made to: NumPy's functions round otherwise on memory that they go through
+    backwards.
+    """
+    last = None
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0 or (size > 1 and stride and last is not None and stride >= last):
+            return False
+        if size > 1 and stride:
+            last = stride
+    return True
+
+
+def in_order(array: Array, order: Sequence[int] | None = None) -> Array:
+    """The array, if its elements lie in memory in this order of dimensions (None: as they stand) without gaps; a copy
+    in which they do otherwise.
+
+    What depends on the order of memory, as sums and products do, takes operands through here, so that it depends on
+    the order that is asked for and not on how an operand came to be.
+    """
+    if order is None and array.flags.c_contiguous and 1 not in array.shape:
+        return array
+    transposed = array if order is None else array.transpose(order)
+    if not transposed.flags.c_contiguous:
+        transposed = row_major(transposed)
+    elif 1 not in array.shape:
+        return array
+    else:
+        # The strides of dimensions of one element may be anything, and some forms of kernels go by strides.
+        transposed = transposed.reshape(-1).reshape(transposed.shape)
+    return transposed if order is None else transposed.transpose([order.index(axis) for axis in range(array.ndim)])
+
+
+def filled(sizes: Dimensions, value: Array) -> Array:
+    """A new array that holds a scalar everywhere."""
+    value = np.asarray(value)
+    nbytes = prod(sizes) * value.itemsize
+    if nbytes > _ZEROED_BYTES and not any(value.tobytes()):
+        return np.zeros(sizes, value.dtype)
+    result = empty(sizes, value.dtype)
+    if nbytes <= _LITTLE_BYTES:
+        result.fill(value)
+        return result
+    flat = result.reshape(-1)
+    in_blocks(lambda start, stop: flat[start:stop].fill(value), flat.size, _FILLED_ELEMENTS)
+    return result
+
+
+def reshaped(array: Array, sizes: Dimensions) -> Array:
+    """The elements in row-major order in other dimensions: a view where strides allow one."""
+    if not array.flags.c_contiguous and array.size:
+        merged = _merged(array)
+        # A result dimension that reaches across two that do not follow one another in memory needs a copy.
+        if _is_turned(merged) and not set(accumulate(merged.shape, mul)) <= set(accumulate(sizes, mul)):
+            array = row_major(array)
+    return array.reshape(sizes)
+
+
+def _is_turned(merged: Array) -> bool:
+    """Whether NumPy, copying row by row, would find nothing in the cache that it read for the row before."""
+    row = merged.shape[-1] if merged.ndim > 1 else 0
+    if merged.itemsize > 8 or row < 2 or merged.size // row < _SMALLEST_COLUMN:
+        return False
+    stride = abs(merged.strides[-1])
+    if all(abs(other) >= stride or other == 0 for other in merged.strides[:-1]):
+        return False
+    held = _CACHE_WAYS * (_CACHE_SPAN // max(_LINE, gcd(stride, _CACHE_SPAN)))
+    meets_few_sets = row > _FEW_SETS_LINES and stride % _FEW_SETS_STRIDE == 0
+    return meets_few_sets or row > held or (stride >= _PAGE and row > _TRANSLATED_PAGES)
+
+
+def _merged(array: Array) -> Array:
+    """A view in as few dimensions as strides allow, none of size 1."""
+    sizes: list[int] = []
+    last_stride = 0
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if size == 1:
+            continue
+        if sizes and stride * size == last_stride:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+        last_stride = stride
+    return array.reshape(sizes) if array.size else array
+
+
+def stable_order(keys: list[Array], count: int | None = None) -> Array:
+    """The indices along the last axis that sort by the keys, the first key being the most significant.
+
+    With `count`, only that many indices, of the first elements in the order. The list is emptied, so that a key can be
+    freed as soon as it is not needed.
+    """
+    order = stable_argsort(keys.pop(), None if keys else count)
+    while keys:
+        order = np.take_along_axis(order, stable_argsort(np.take_along_axis(keys.pop(), order, -1)), -1)
+    return order[..., :count]
+
+
+_LEAST_BY_DIGITS = 1 << 8
+_INDEX_BLOCK = 1 << 15
+
+
+def stable_argsort(key: Array, count: int | None = None) -> Array:
+    """The indices along the last axis that sort integers, the first `count` of them.
+
+    Where there is room, key and index are sorted as one number: vectorised, and stable since no two are equal.
+    """
+    length = key.shape[-1]
+    if count is not None and 0 < count < length // 8:
+        return _first_of_few(key, count)
+    index_bits = max(length - 1, 1).bit_length()
+    low, high = (int(key.min()), int(key.max())) if key.size else (0, 0)
+    if (high - low).bit_length() + index_bits > 64:
+        return np.argsort(key, axis=-1, kind="stable")[..., :count]
+    if length >= _LEAST_BY_DIGITS and 0 <= high - low < 1 << 16:
+        # NumPy sorts two bytes digit by digit.
+        digits = (key - np.array(low, key.dtype)).astype(np.uint16)
+        return np.argsort(digits, axis=-1, kind="stable")[..., :count]
+    # Differences of 64-bit numbers wrap, and wrap back when seen as unsigned.
+    offset = np.array(low, key.dtype).astype(np.int64 if key.dtype.kind == "i" else np.uint64)
+    packed = key.astype(offset.dtype)
+    del key
+    packed -= offset
+    packed = packed.view(np.uint64)
+    packed <<= np.uint64(index_bits)
+    for start in range(0, length, _INDEX_BLOCK):
+        stop = min(start + _INDEX_BLOCK, length)
+        packed[..., start:stop] |= np.arange(start, stop, dtype=np.uint64)
+    packed.sort(axis=-1)
+    first = packed[..., :count]
+    first &= np.uint64((1 << index_bits) - 1)
+    return first.view(np.int64)
+
+
+def _first_of_few(key: Array, count: int) -> Array:
+    """`stable_argsort` of far fewer elements than there are: only those that are no larger than the last are sorted."""
+    length = key.shape[-1]
+    rows = key.reshape(-1, length)
+    last = np.partition(rows, count - 1, axis=-1)[:, count - 1 : count]
+    found = np.flatnonzero(rows <= last)
+    order = stable_order([found // length, rows.reshape(-1)[found]])
+    found = found[order]
+    # Of equal elements there may be more than there is room for.
+    first = np.searchsorted(found // length, np.arange(len(rows)))
+    chosen: Array = found[first[:, None] + np.arange(count)] % length
+    return chosen.reshape(*key.shape[:-1], count)

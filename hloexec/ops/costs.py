@@ -13,9 +13,9 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, flat_sh
 from hloexec.core.structs import frozen
 from hloexec.core.wording import counted
 from hloexec.errors import UnsupportedError, warn
-from hloexec.ops.library_calls.backend_config import json_object
-from hloexec.ops.operations import operation_name, traits_of
-from hloexec.ops.rounding import Sums
+from hloexec.ops.library_calls.configs import json_object
+from hloexec.ops.registry import operation_name, traits_of
+from hloexec.ops.traits import Sums
 
 
 @frozen

@@ -3,6 +3,14 @@
 An entry holds everything about an operation: its attributes, its number of operands, its shape rule (`infer`), its
 definition (`evaluate`) and traits. The parser, printer, verifier, planner and coverage table read it; they never name
 an operation themselves. Users can register entries of library calls of their own, which override the built-in ones.
+
+Binding: the entry of an instruction becomes a kernel, for attributes, shapes and a numerics policy.
+
+A kernel is a function from one array (or token) per operand to an array, or a (nested) tuple of them. Nothing of what
+it was made of is looked at again when it runs. It is the entry's definition (`evaluate`), or a fast variant of that
+with the same bits (`bind`), which is chosen here.
+
+Names and traits of instructions, whether opcodes or library calls.
 """
 
 from __future__ import annotations
@@ -16,18 +24,16 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from hloexec.core.ir import Computation, Instruction, Shape
-from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, flat_shapes, parts_of
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array, Dimensions
 from hloexec.core.wording import argument, counted
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops import LIBRARIES, MODULES
-from hloexec.ops.attributes import attribute_fields
+from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
-from hloexec.ops.rounding import Rounding, Summation
-from hloexec.ops.rows import RowForm
-from hloexec.ops.traits import NO_TRAITS, TRAITS, Traits, traits_with_rules
+from hloexec.ops.traits import NO_TRAITS, TRAITS, Rounding, RowForm, Summation, Traits, traits_with_rules
 
 ANY: None = None
 """The upper bound of an opcode that takes any number of operands."""
@@ -35,7 +41,7 @@ ANY: None = None
 R = TypeVar("R")
 _Class = TypeVar("_Class", bound=type)
 
-MemoryOrder: TypeAlias = tuple[int, ...]
+MemoryOrder: TypeAlias = Dimensions
 """The dimensions of an array as they lie in memory, from major to minor."""
 
 
@@ -100,6 +106,10 @@ class ProgramShape:
     result: Shape
 
 
+Callees: TypeAlias = tuple[Callee, ...]
+Programs: TypeAlias = tuple[ProgramShape, ...]
+
+
 class Rule(Generic[R]):
     """A rule of an entry: it is called with all that is known of an instruction, and takes what it declares."""
 
@@ -137,7 +147,7 @@ class Fast:
     """Of elementwise opcodes whose function makes arrays: a function of the operands, and of an array apart from them
     that it fills with what `bind`'s function gives; None for some element types."""
     by_rows: Rule[RowForm | None] | None = None
-    """How an instruction is computed by rows (`ops.rows`); of operands that lie in row-major order where that
+    """How an instruction is computed by rows (`ops.traits`); of operands that lie in row-major order where that
     matters."""
 
 
@@ -467,3 +477,108 @@ def role_of(instruction: Instruction) -> Role | None:
     """The role of an instruction's opcode, or None where this version does not know it."""
     entry = find_opcode(instruction.opcode)
     return None if entry is None else entry.role
+
+
+Kernel = Callable[..., Any]
+"""It may have more than `__call__`: `quick`, a function with the same bits that does less before it computes;
+`overwrites`, the operand whose array may be given as `out`, to be written to; `first`, the kernel of the first result
+alone; `of_scalars` (`elementwise.fast.formulas`) and `of_each` (`policies.random_rounding`)."""
+
+
+@define(eq=False)
+class Site:
+    """An instruction of which a kernel is made, and what is known of it before it runs."""
+
+    entry: Entry
+    instruction: Instruction
+    operand_shapes: tuple[Shape, ...]
+    """Those that are declared."""
+    callee: Callable[[str], Callee] | None = None
+    """A called computation as kernels see it, by its name."""
+    numerics: NumericsPolicy = REFERENCE
+
+    def given(self, rule: Rule[Any]) -> dict[str, Any]:
+        """What a rule asks for besides operands."""
+        return {name: self._known(name) for name in rule.needs}
+
+    def _known(self, name: str) -> Any:
+        if name in ("operand_shapes", "numerics"):
+            return getattr(self, name)
+        if name == "computations":
+            assert self.callee is not None
+            return tuple(map(self.callee, computation_names(self.instruction.attributes)))
+        if name == "config" and self.entry.config is not None:
+            return self.entry.config(self.instruction)
+        return getattr(self.instruction, name)
+
+    def bound(self, rule: Rule[Any]) -> Kernel:
+        """A rule with all that it asks for."""
+        return rule.bound(self.given(rule))
+
+    def kernel(self, operands: Sequence[Shape] | None = None) -> Kernel | None:
+        """The fast variant, where there is one, or the definition; `operands` are the shapes of what is met where they
+        are not those that are declared. None where there is no kernel."""
+        return self.fast(operands) or (None if self.entry.evaluate is None else self.bound(self.entry.evaluate))
+
+    def fast(self, operands: Sequence[Shape] | None = None) -> Kernel | None:
+        """The fast variant, where there is one."""
+        bind = self.entry.fast.bind
+        if bind is None or not self._is_decided(self.operand_shapes if operands is None else operands):
+            return None
+        return bind(**self.given(bind))
+
+    def _is_decided(self, operands: Sequence[Shape]) -> bool:
+        """Whether element types, shapes and policy decide how a value is computed.
+
+        They do not where extents are dynamic, where an operand is not of the type that it is declared to have, and
+        under policies that have formulas of their own.
+        """
+        numerics, shape = self.numerics, self.instruction.shape
+        if numerics.replaces_formulas:
+            return False
+        if not self.entry.is_elementwise and numerics.contraction_operand_mantissa_bits is not None:
+            return False
+        results = flat_shapes(shape)[:1] if self.entry.role is Role.LIBRARY else parts_of(shape)
+        for declared, met in zip((*self.operand_shapes, *results), (*operands, *results), strict=True):
+            if (
+                not isinstance(declared, ArrayShape)
+                or not isinstance(met, ArrayShape)
+                or declared.element_type is not met.element_type
+                or declared.dynamic_dimensions
+                or met.dynamic_dimensions
+            ):
+                return False
+        return True
+
+
+def operation_name(instruction: Instruction) -> str:
+    """The opcode, or the target of a library call."""
+    entry = find_opcode(instruction.opcode)
+    is_call = entry is not None and entry.role is Role.CUSTOM_CALL
+    return str(instruction.attributes.custom_call_target) if is_call else instruction.opcode
+
+
+def exchanges(instruction: Instruction) -> bool:
+    """Whether devices see one another's operands: in a collective, and at the boundary of a manual region."""
+    entry = find_opcode(instruction.opcode)
+    return (entry is not None and entry.exchange is not None) or traits_of(instruction).crosses_devices
+
+
+def is_elementwise(instruction: Instruction) -> bool:
+    """Whether each element of the result is computed from those of the operands in its place."""
+    entry = find_opcode(instruction.opcode)
+    return entry is not None and entry.is_elementwise
+
+
+def traits_of(instruction: Instruction) -> Traits:
+    """The traits of an instruction's opcode, or of the library call that it is; none of those that are not known."""
+    entry = entry_of(instruction)
+    return NO_TRAITS if entry is None else entry.traits
+
+
+def forwarded_names(computation: Computation, instruction: Instruction) -> tuple[str, ...]:
+    """The instructions whose values the result of a library call begins with, where it hands values over."""
+    entry = entry_of(instruction)
+    if entry is None or entry.forwards is None or entry.reason_against(instruction) is not None:
+        return ()
+    return entry.forwards(computation, instruction)

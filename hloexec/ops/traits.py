@@ -1,22 +1,123 @@
 """Traits: what analyses of modules know about an opcode, or a library call, without knowing its name.
 
 Every trait has a default with which analyses are correct for any opcode, if less precise: no bounds, no demands.
+
+An entry has one as `probe` if its rule needs attributes or operands of several shapes. `T` is replaced by the element
+type that is tried, `U` by the unsigned integer of its width (u64 if there is none), and `C` by the complex type whose
+parts have it.
+
+Kernels by rows: how an opcode is computed a block of rows at a time.
+
+A value of dimensions [d0, d1, …] is viewed as R rows, where R is the product of its first dimensions, the *prefix*. An
+instruction can be computed by rows if rows i to j of its result need only rows i to j of its operands, except for
+scalar operands. Blocks of rows are arrays [rows, dimensions behind the prefix...]. Values have the same bits whether
+they are computed by rows or as a whole.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
+from hloexec.core.dtypes import ELEMENT_TYPES, DType, ElementType, element_type
 from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.intervals import BackwardRule, BoundsRule, ColumnsRule, DemandRule, MovedRule
-from hloexec.ops.probes import Probe
-from hloexec.ops.rounding import Sums
+
+
+class Rounding(enum.Enum):
+    """What lies between the exact result for given operands and what an implementation gives."""
+
+    NONE = enum.auto()
+    """Nothing: elements are moved, chosen, compared or counted, or called computations do what rounding there is."""
+    ONCE = enum.auto()
+    """The exact result is rounded to the declared type."""
+    FORMAT = enum.auto()
+    """The operand is rounded to a narrower format, and kept in its own."""
+    FUNCTION = enum.auto()
+    """The result is approximated within a few ULPs, by every library in its own way, and rounded."""
+    SUM = enum.auto()
+    """Terms are added up, in an order that is the implementation's, each partial sum being rounded."""
+    UNKNOWN = enum.auto()
+    """Rounds in an unspecified way: treated as a sum over the largest dimension of its operands."""
+
+
+class Sums(enum.Enum):
+    """What is added up for one element of a result, as far as shapes tell it."""
+
+    PRODUCTS = enum.auto()
+    """Products, along what is contracted."""
+    FOLDED = enum.auto()
+    """As many elements as the operand has for each element of the result."""
+    LINES = enum.auto()
+    """Elements along one dimension."""
+    PREFIXES = enum.auto()
+    """Elements along one dimension, perhaps as a tree whose results are rounded at each level."""
+    SCATTERED = enum.auto()
+    """What meets at random places, rounded to the declared type after each addition."""
+
+
+@frozen
+class Summation:
+    """What an instruction adds up for one element of its result."""
+
+    terms: float
+    """How many terms, at most."""
+    along: tuple[tuple[int, ...], ...] = ()
+    """Where the terms are elements of the operands, or products of them: each operand's dimensions over which the sum
+    goes. Empty where they are not, or windows overlap."""
+    is_stepwise: bool = False
+    """Whether each partial sum is rounded to the declared type, not to the type that sums are accumulated in."""
+    narrow_steps: float = 0.0
+    """Where set, sums of a narrow type may be rounded to it at each step, as of so many terms one after the other."""
+    is_product: bool = False
+    """Whether the terms are multiplied with one another, not added."""
+    transformed: tuple[float, ...] = ()
+    """Of sums of elements times irrational factors, of either sign or complex, that are taken along each of the last
+    dimensions in turn: how many terms each adds up one after the other."""
+
+
+REDUCER = "c { x = T[] parameter(0) y = T[] parameter(1) ROOT r = T[] copy(y) }"
+SELECT = "s { x = T[] parameter(0) y = T[] parameter(1) ROOT r = pred[] compare(x, y), direction=GE }"
+COMPARATOR = SELECT.replace("s {", "c {", 1)
+
+
+@frozen
+class Probe:
+    """An instruction on operands a0, a1, … of the given shapes, and the computations that it calls."""
+
+    instruction: str
+    operands: tuple[str, ...] = ()
+    computations: str = ""
+    otherwise: Probe | None = None
+    """Tried with the element types that the rule does not take here."""
+
+    def text(self, element_type: ElementType) -> str:
+        """The program for an element type."""
+        lines = [f"a{number} = {shape} parameter({number})" for number, shape in enumerate(self.operands)]
+        body = " ".join([*lines, f"ROOT r = {self.instruction}"])
+        unsigned = f"u{element_type.bits}"
+        names = {
+            "T": element_type.name,
+            "U": unsigned if unsigned in ELEMENT_TYPES else "u64",
+            "C": _COMPLEX.get(element_type.name, element_type.name),
+        }
+        found = f"HloModule m\n{self.computations}\nENTRY e {{ {body} }}\n"
+        for letter, name in names.items():
+            found = found.replace(f"{letter}[", f"{name}[")
+        return found
+
+
+_COMPLEX = {"f32": "c64", "f64": "c128"}
+
 
 Index: TypeAlias = tuple[int, ...]
 """Where in a nested tuple."""
@@ -118,7 +219,7 @@ class Traits:
     only_compared: tuple[int, ...] = ()
     """The operands whose elements decide where others go, and are not in the result."""
     flushes_denormals: bool = False
-    """Whether denormal operands and results are zeros under `ftz`; `ops.policies.flushing` says why."""
+    """Whether denormal operands and results are zeros under `ftz`; `ops.policies.backends` says why."""
     unspecified: UnspecifiedRule | None = None
     """Why HLO leaves its result open."""
     open_elements: OpenElementsRule | None = None
@@ -189,3 +290,63 @@ TRAITS = frozenset(field.name for field in attrs.fields(Traits))
 def traits_with_rules(traits: Traits, entry: type) -> Traits:
     """The traits with the rules that the class of an entry has as static methods, and what else it says."""
     return attrs.evolve(traits, **{name: getattr(entry, name) for name in TRAITS if hasattr(entry, name)})
+
+
+RowFunction: TypeAlias = "Callable[..., Any]"
+_F32 = element_type("f32")
+
+
+@frozen(eq=False)
+class RowForm:
+    """How one instruction is computed by rows."""
+
+    rows: frozenset[int]
+    """The numbers of rows for which it can be."""
+    bind: Callable[[int], RowFunction]
+    """For one of them, the function from blocks (and whole scalars) to a block."""
+    is_view: bool = False
+    """Whether the result shares the operand's memory where the instruction runs by itself."""
+    is_reduction: bool = False
+    wide: ArrayShape | None = None
+    """Where set, `bind` gives a function of f32 blocks in place of bf16 ones, whose f32 result is yet to be rounded."""
+    is_exact: bool = False
+    """Whether that result is a bf16 number, its bits included, without rounding."""
+    is_elementwise: bool = False
+    """Whether an operand that is one number everywhere may be given as an array of one element."""
+    mask: DType | None = None
+    """Where set, `bind` gives a function of a mask of such integers in place of a pred."""
+    moves: bool = False
+    """Whether elements are copied as they are, so that a copy of the result would be one too many."""
+    numbers_rows: bool = False
+    """Whether `bind` gives a function of the number of the first row and of that behind the last, of no operands."""
+    fills: bool = False
+    """Whether `bind` gives a function that takes, as its last argument, an array to fill, which shares no memory with
+    the others but may be one of `overwrites`."""
+    overwrites: tuple[int, ...] = ()
+    """The numbers of such operands."""
+
+
+@lru_cache(maxsize=4096)
+def prefixes(dimensions: tuple[int, ...]) -> frozenset[int]:
+    """The numbers of rows that an array can be seen as."""
+    return frozenset(accumulate(dimensions, mul)) - {0, 1}
+
+
+def prefix_length(dimensions: Sequence[int], rows: int) -> int:
+    """How many of the first dimensions make up so many rows; the fewest where several do."""
+    return list(accumulate(dimensions, mul)).index(rows) + 1
+
+
+def behind_prefix(dimensions: Sequence[int], rows: int) -> tuple[int, ...]:
+    """The dimensions of a row."""
+    return tuple(dimensions[prefix_length(dimensions, rows) :])
+
+
+def same(block: Array) -> Array:
+    """The block itself."""
+    return block
+
+
+def widened_from_bf16(shape: ArrayShape) -> ArrayShape:
+    """The shape in f32 where it is in bf16, as `RowForm.wide` has it."""
+    return shape.with_element_type(_F32) if shape.element_type.name == "bf16" else shape

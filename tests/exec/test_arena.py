@@ -13,13 +13,13 @@ import pytest
 import hloexec
 from hloexec.engine.exec import plan_of
 from hloexec.engine.plan.steps import Plan
-from hloexec.ops import arena
-from hloexec.ops.arena import empty, is_own, owner_of
+from hloexec.ops import resources
+from hloexec.ops.resources import empty, is_own, owner_of
 from tests.plan.random_graphs import INPUT_COUNT, random_graph
 from tests.plan.random_programs import random_program
 from tests.plan.ways import bits, differences
 
-pytestmark = pytest.mark.skipif(not arena._IS_SUPPORTED, reason="needs counted references and MADV_DONTNEED")
+pytestmark = pytest.mark.skipif(not resources._IS_SUPPORTED, reason="needs counted references and MADV_DONTNEED")
 
 MODEL = """HloModule model
 
@@ -44,12 +44,12 @@ def _inputs(seed: int, side: int = 256) -> list[np.ndarray]:
     return [random.standard_normal((2 * side, side), np.float32), random.standard_normal((side, side), np.float32)]
 
 
-def _arena_of(plan: Plan) -> arena._Arena:
+def _arena_of(plan: Plan) -> resources._Arena:
     (found,) = _arenas(plan)._idle
     return found
 
 
-def _arenas(plan: Plan) -> arena.Arenas:
+def _arenas(plan: Plan) -> resources.Arenas:
     assert plan.arenas is not None
     return plan.arenas
 
@@ -185,7 +185,7 @@ def test_random_graphs_have_the_same_bits_in_every_run(seed: int) -> None:
 def test_programs_of_all_kinds_have_the_same_bits_with_every_array_in_an_arena(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arena, "LEAST_BYTES", 1)
+    monkeypatch.setattr(resources, "LEAST_BYTES", 1)
     program = random_program(seed)
     module = hloexec.parse(program.text)
     expected = bits(hloexec.run_devices(module, program.inputs, planner=False))
@@ -215,7 +215,7 @@ def test_memory_is_given_back_on_request_and_with_the_module(garbage_of_this_tes
 
 def test_all_modules_together_keep_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     hloexec.release_memory()
-    monkeypatch.setattr(arena, "_KEPT_BYTES", 3 << 20)
+    monkeypatch.setattr(resources, "_KEPT_BYTES", 3 << 20)
     modules = [_model() for _ in range(4)]
     for module in modules:
         hloexec.run(module, *_inputs(8))
@@ -226,7 +226,7 @@ def test_all_modules_together_keep_no_more_than_the_bound(monkeypatch: pytest.Mo
 
 
 def test_gaps_are_taken_by_what_fits_them_best() -> None:
-    lender = arena.Arenas()
+    lender = resources.Arenas()
     with lender.lent(1 << 20):
         found = [empty((size << 10,), np.uint8) for size in (256, 128, 192, 128)]
         places = [array.ctypes.data for array in found]
@@ -238,7 +238,7 @@ def test_gaps_are_taken_by_what_fits_them_best() -> None:
 
 
 def test_ownership_looks_through_arenas_and_lone_forms() -> None:
-    with arena.Arenas().lent(1 << 20):
+    with resources.Arenas().lent(1 << 20):
         array = empty((256, 256), np.float32)
         assert is_own(array)
         assert owner_of(array[3:]) is array
@@ -254,11 +254,11 @@ def test_ownership_looks_through_arenas_and_lone_forms() -> None:
 
 def test_places_never_overlap_and_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of many sizes that die in any order keep what was written to them."""
-    monkeypatch.setattr(arena, "LEAST_BYTES", 1)
+    monkeypatch.setattr(resources, "LEAST_BYTES", 1)
     random = np.random.default_rng(1)
     held: list[tuple[int, np.ndarray]] = []
-    with arena.Arenas().lent(1 << 18):
-        own = arena._here.arena
+    with resources.Arenas().lent(1 << 18):
+        own = resources._here.arena
         for number in range(600):
             if len(held) > 20 or (held and random.random() < 0.4):
                 del held[random.integers(len(held))]

@@ -10,10 +10,10 @@ import pytest
 import hloexec
 from hloexec.engine.exec import machine, plan_of
 from hloexec.engine.plan.steps import Plan
-from hloexec.ops import arena
-from hloexec.ops.arena import Placed
+from hloexec.ops import resources
+from hloexec.ops.resources import Placed
 
-pytestmark = pytest.mark.skipif(not arena._IS_SUPPORTED, reason="needs counted references and MADV_DONTNEED")
+pytestmark = pytest.mark.skipif(not resources._IS_SUPPORTED, reason="needs counted references and MADV_DONTNEED")
 
 SIDE = 512
 BYTES = 4 * SIDE * SIDE

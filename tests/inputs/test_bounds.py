@@ -11,7 +11,7 @@ import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.engine.inputs.bounds import frame_of
 from hloexec.language.element_types import accepted_element_types
-from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.elementwise.selection import convert
 from hloexec.ops.intervals import Bounds
 from hloexec.ops.registry import OPCODES
 from tests.drawing import examples

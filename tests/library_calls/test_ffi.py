@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloexec.errors import UnsupportedError
-from hloexec.ops.library_calls.ffi import checked_attributes, ffi_attributes
+from hloexec.ops.library_calls.configs import checked_attributes, ffi_attributes
 
 
 @pytest.mark.parametrize(

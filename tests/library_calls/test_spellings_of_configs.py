@@ -15,9 +15,9 @@ import pytest
 import hloexec
 from conformance import xla
 from hloexec.errors import UnsupportedError
-from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
-from hloexec.ops.library_calls.backend_config import enumerator, json_object
-from hloexec.ops.library_calls.cublas.config import gemm_config
+from hloexec.ops.contraction.dot import DOT_ALGORITHMS
+from hloexec.ops.library_calls.configs import enumerator, json_object
+from hloexec.ops.library_calls.cublas.matmul import gemm_config
 from tests.text.building import op
 
 _CONVOLUTION = (

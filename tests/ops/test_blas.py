@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hloexec.core.openblas import openblas_function, openblas_libraries
-from hloexec.ops import blas
-from hloexec.ops.blas import hold_blas, matmul, single_threaded_blas
+from hloexec.ops import resources
+from hloexec.ops.resources import hold_blas, matmul, single_threaded_blas
 
 Threads = tuple[Callable[[], int], Callable[[int], None]]
 
@@ -63,7 +63,7 @@ def test_the_limit_ends_with_an_error(numpys_threads: Threads) -> None:
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that knows of no library yet."""
-    monkeypatch.setattr(blas, "_limit", blas._SingleThreaded())
+    monkeypatch.setattr(resources, "_limit", resources._SingleThreaded())
 
 
 @pytest.mark.usefixtures("limit")
@@ -71,7 +71,7 @@ def test_libraries_are_looked_for_once_and_where_there_may_be_a_new_one(
     monkeypatch: pytest.MonkeyPatch, numpys_threads: Threads
 ) -> None:
     found = []
-    monkeypatch.setattr(blas, "openblas_libraries", lambda: found.append(openblas_libraries()) or found[-1])
+    monkeypatch.setattr(resources, "openblas_libraries", lambda: found.append(openblas_libraries()) or found[-1])
     for is_new, searches in ((False, 1), (False, 1), (True, 2), (False, 2)):
         with single_threaded_blas():
             hold_blas(is_new=is_new)
@@ -82,7 +82,7 @@ def test_libraries_are_looked_for_once_and_where_there_may_be_a_new_one(
 
 @pytest.mark.usefixtures("limit")
 def test_without_openblas_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "openblas_libraries", list)
+    monkeypatch.setattr(resources, "openblas_libraries", list)
     with single_threaded_blas():
         assert (matmul(np.ones((2, 3)), np.ones((3, 2))) == 3).all()
 

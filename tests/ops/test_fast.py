@@ -14,7 +14,7 @@ from conformance.cell import Example, module_text
 from conformance.matrix import examples_of
 from hloexec.core.values import flat
 from hloexec.language.element_types import accepted_element_types
-from hloexec.ops import binding
+from hloexec.ops import registry
 from hloexec.ops.registry import OPCODES
 
 TYPES = ("f32", "bf16", "f64", "s32", "u8", "pred")
@@ -40,9 +40,9 @@ NAMES = [name for name, entry in sorted(OPCODES.items()) if entry.fast.bind is n
 @pytest.mark.parametrize("name", NAMES)
 def test_fast_variants_have_the_bits_of_their_definitions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bound: Counter[str] = Counter()
-    chosen = binding.Site.fast
+    chosen = registry.Site.fast
 
-    def counted(site: binding.Site, operands: Any = None) -> Any:
+    def counted(site: registry.Site, operands: Any = None) -> Any:
         found = chosen(site, operands)
         bound[site.entry.name] += found is not None
         return found
@@ -52,10 +52,10 @@ def test_fast_variants_have_the_bits_of_their_definitions(name: str, monkeypatch
         drawn = [*examples_of(name, element_type, MOST, seed=3), *LONG.get((name, element_type), ())]
         examples = [example for example in drawn if example.runs]
         with monkeypatch.context() as patched:
-            patched.setattr(binding.Site, "fast", counted)
+            patched.setattr(registry.Site, "fast", counted)
             found = _leaves(examples)
         with monkeypatch.context() as patched:
-            patched.setattr(binding.Site, "fast", lambda site, operands=None: None)
+            patched.setattr(registry.Site, "fast", lambda site, operands=None: None)
             expected = _leaves(examples)
         for example, ours, theirs in zip(examples, found, expected, strict=True):
             for one, other in zip(flat(ours), flat(theirs), strict=True):

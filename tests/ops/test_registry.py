@@ -39,9 +39,9 @@ def test_modules_are_imported_when_one_of_their_opcodes_is_asked_for() -> None:
     program = """
 import sys
 from hloexec.ops.registry import OPCODES, find_opcode
-home = "hloexec.ops.linalg.fourier"
+home = "hloexec.ops.linalg"
 print(home in sys.modules, "fft" in OPCODES, find_opcode("fftt"), home in sys.modules)
-print(find_opcode("fft").name, home in sys.modules, "hloexec.ops.sorting.sort" in sys.modules)
+print(find_opcode("fft").name, home in sys.modules, "hloexec.ops.sorting" in sys.modules)
 """
     assert _in_a_fresh_process(program).split("\n")[:2] == ["False True None False", "fft True False"]
 

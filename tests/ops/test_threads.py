@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hloexec.ops import threads
-from hloexec.ops.threads import in_blocks, in_pieces
+from hloexec.ops import resources
+from hloexec.ops.resources import in_blocks, in_pieces
 
 
 @pytest.fixture(params=[1, 2, 5])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(threads, "core_count", lambda: request.param)
-    threads._pool.cache_clear()
+    monkeypatch.setattr(resources, "core_count", lambda: request.param)
+    resources._pool.cache_clear()
     yield request.param
-    threads._pool().shutdown()
-    threads._pool.cache_clear()
+    resources._pool().shutdown()
+    resources._pool.cache_clear()
 
 
 @pytest.mark.parametrize(("count", "block"), [(0, 3), (1, 3), (3, 3), (10, 3), (100, 1)])
@@ -94,11 +94,11 @@ def test_a_run_does_not_wait_for_threads_that_work_for_another(cores: int) -> No
 
 def test_blocks_are_worked_through_where_no_thread_can_be_started(cores: int) -> None:
     in_blocks(lambda start, stop: None, 10, 1)
-    threads._pool().shutdown()
+    resources._pool().shutdown()
     done: list[int] = []
     in_blocks(lambda start, stop: done.append(start), 100, 1)
     assert sorted(done) == list(range(100))
-    assert not threads._callers
+    assert not resources._callers
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_the_environment_the_affinity_and_the_quota_say_how_many_threads_there_a
     variable: str, quota: str, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(threads, "_CONTROL_GROUP", tmp_path / "cpu.max")
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(resources, "_CONTROL_GROUP", tmp_path / "cpu.max")
     (tmp_path / "cpu.max").write_text(quota)
-    assert threads.core_count.__wrapped__() == expected
+    assert resources.core_count.__wrapped__() == expected
 
 
 def test_threads_keep_the_callers_error_state(cores: int) -> None:

@@ -18,7 +18,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import in_type
-from hloexec.ops.policies.flushing import Flushing, flushes
+from hloexec.ops.policies.backends import Flushing, flushes
 from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import CUSTOM_CALLS, OPCODES, Role
 

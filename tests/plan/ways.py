@@ -20,7 +20,7 @@ from hloexec.engine.plan import pipeline
 from hloexec.engine.plan.passes import fuse
 from hloexec.engine.plan.regions import blocks
 from hloexec.engine.plan.regions.region import Region, RegionKernel
-from hloexec.ops import threads
+from hloexec.ops import resources
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import RANDOM_ROUNDING, numerics_policy
 from tests.plan.audit import Audit
@@ -64,11 +64,11 @@ def same_in_all_runs(text: str, *inputs: object) -> object:
 def thread_count(count: int) -> Iterator[None]:
     """Let hloexec believe in so many cores."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (threads, per_class_loops, blocks):
+        for module in (resources, per_class_loops, blocks):
             patch.setattr(module, "core_count", lambda: count)
-        threads._pool.cache_clear()
+        resources._pool.cache_clear()
         yield
-    threads._pool.cache_clear()
+    resources._pool.cache_clear()
 
 
 @contextmanager

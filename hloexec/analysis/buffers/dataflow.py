@@ -14,8 +14,7 @@ from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, subshapes
 from hloexec.core.structs import define, frozen
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.traits import Index
 
 

@@ -20,8 +20,7 @@ from hloexec.analysis.buffers.sharing import shared_buffers
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.structs import frozen
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 
 
 @frozen

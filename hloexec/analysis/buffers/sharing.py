@@ -11,8 +11,7 @@ from hloexec.analysis.buffers.dataflow import Dataflow, Position
 from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, subshapes
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.traits import Index
 
 

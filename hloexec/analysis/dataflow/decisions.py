@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from hloexec.analysis.dataflow.open_values import depending_leaves
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes
-from hloexec.ops.operations import is_elementwise, traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Role, find_opcode, is_elementwise, role_of, traits_of
 
 
 def decided_leaves(module: Module) -> frozenset[tuple[int, ...]]:

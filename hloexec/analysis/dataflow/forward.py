@@ -16,8 +16,7 @@ import attrs
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.relations import Place
 
 F = TypeVar("F", bound="Fact[Any]")

@@ -14,8 +14,7 @@ from hloexec.analysis.dataflow.forward import Fact, ForwardAnalysis
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
 from hloexec.core.structs import define, frozen
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, find_custom_call, role_of
+from hloexec.ops.registry import Role, find_custom_call, role_of, traits_of
 from hloexec.ops.relations import Place
 
 _NONE: frozenset[Place] = frozenset()

@@ -30,10 +30,9 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.costs import contraction_of
-from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.registry import Role, find_opcode, role_of
-from hloexec.ops.rounding import Rounding, Sums
+from hloexec.ops.registry import Role, find_opcode, role_of, traits_of
+from hloexec.ops.traits import Rounding, Sums
 
 LAMBDA = 5.0
 """Of the probabilistic bound: one element in 130 000 exceeds it, by the bound's own, pessimistic account."""

@@ -21,10 +21,9 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.engine.exec import run
 from hloexec.engine.exec.observers import Event
-from hloexec.ops.operations import operation_name, traits_of
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.reducers import chooses_by_order
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, operation_name, role_of, traits_of
 
 _MOST_STEPS = 10_000
 _TOP_K = ("topk", "TopK", "__gpu$TopK")

@@ -30,10 +30,9 @@ from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices
 from hloexec.errors import HloError, HloWarning
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.making import make_parameter
-from hloexec.ops.operations import exchanges, is_elementwise, traits_of
+from hloexec.ops.control.flow import make_parameter
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Role, exchanges, find_opcode, is_elementwise, role_of, traits_of
 from hloexec.ops.relations import Place
 
 _T = TypeVar("_T")

@@ -16,6 +16,7 @@ from hloexec.core.ir.metadata import (
 from hloexec.core.ir.shape import (
     UNBOUNDED,
     ArrayShape,
+    ArrayShapes,
     BufferShape,
     Layout,
     Shape,
@@ -56,6 +57,7 @@ __all__ = [
     "UNBOUNDED",
     "Alias",
     "ArrayShape",
+    "ArrayShapes",
     "AxisRef",
     "BufferShape",
     "Computation",

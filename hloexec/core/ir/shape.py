@@ -77,6 +77,11 @@ class ArrayShape:
         return self.layout or Layout(tuple(range(self.rank - 1, -1, -1)))
 
     @property
+    def plain(self) -> ArrayShape:
+        """The same without a layout, and with dimensions that are all static."""
+        return ArrayShape(self.element_type, self.dimensions)
+
+    @property
     def array_shape(self) -> ArrayShape:
         """The shape itself, as a buffer's is that of its contents."""
         return self
@@ -214,6 +219,7 @@ class BufferShape:
 
 
 Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
+ArrayShapes: TypeAlias = tuple[ArrayShape, ...]
 
 
 def parts_of(shape: Shape) -> tuple[Shape, ...]:

@@ -41,8 +41,7 @@ from hloexec.engine.devices.tiles import Tiles, along_axes, partitions_named, pl
 from hloexec.engine.devices.topology import Group, Topology
 from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.language.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import CUSTOM_CALLS, Role, find_custom_call, role_of
+from hloexec.ops.registry import CUSTOM_CALLS, Role, find_custom_call, role_of, traits_of
 
 _Place: TypeAlias = "tuple[int, ...]"
 """A tile, by its number in each dimension."""

@@ -19,7 +19,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import argument, counted, natural_number
 from hloexec.errors import InputError, ParseError
 from hloexec.ops.attributes import attribute_fields
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 
 Group: TypeAlias = "dict[int, int]"
 """The devices that act together, in their order, by the numbers that the instruction's attributes use for them."""

@@ -23,9 +23,8 @@ from hloexec.engine.devices.varying import Varying, of_position, of_positions
 from hloexec.engine.plan.kernels import fits, unflatten
 from hloexec.engine.plan.steps import Plan
 from hloexec.errors import InputError
-from hloexec.ops.arena import is_own, owner_of
-from hloexec.ops.common import narrow
-from hloexec.ops.movement.copying import lies_in_order, row_major
+from hloexec.ops.common import lies_in_order, narrow, row_major
+from hloexec.ops.resources import is_own, owner_of
 
 
 def argument_leaves(computation: Computation, inputs: Sequence[object]) -> list[Any]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hloexec.engine.devices.varying import Varying
-from hloexec.ops.arena import is_own
+from hloexec.ops.resources import is_own
 
 
 def is_free(slots: Sequence[object], slot: int) -> bool:

@@ -16,7 +16,7 @@ from hloexec.core.structs import define
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.regions.packing import Span, packed
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.ops.arena import LEAST_BYTES, Placed, aligned
+from hloexec.ops.resources import LEAST_BYTES, Placed, aligned
 
 _IMPROVEMENT = 0.97
 """What packing has to save."""

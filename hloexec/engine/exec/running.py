@@ -36,10 +36,10 @@ from hloexec.engine.plan.optimization_errors import is_of_signal_handler, warn_o
 from hloexec.engine.plan.spread import spread_of
 from hloexec.engine.plan.steps import PartError, Plan
 from hloexec.errors import HloError, InputError, ResourceError
-from hloexec.ops import arena
-from hloexec.ops.blas import single_threaded_blas
+from hloexec.ops import resources
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import CUSTOM_CALLS
+from hloexec.ops.resources import single_threaded_blas
 
 if TYPE_CHECKING:
     from hloexec.engine.exec.limits import Limits
@@ -283,7 +283,7 @@ class _Run:
         require_memory(plan, self.memory_limit, spread)
         run = self._runner(plan)
         seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
-        memory = nullcontext() if entry_peak_bytes(plan) < arena.LEAST_BYTES else _memory_of(plan)
+        memory = nullcontext() if entry_peak_bytes(plan) < resources.LEAST_BYTES else _memory_of(plan)
         with np.errstate(all="ignore"), seeds, memory, single_threaded_blas():
             results = run(plan, arguments)
             try:
@@ -296,9 +296,9 @@ class _Run:
         """A context in which numbers are drawn, and results rounded at random, by the run's seeds."""
         with ExitStack() as seeds:
             if plan.has_draws:
-                from hloexec.ops.random import rng
+                from hloexec.ops import random
 
-                seeds.enter_context(rng.seeded(self.seed))
+                seeds.enter_context(random.seeded(self.seed))
             rounding_seed = numerics_policy(self.numerics).rounding_seed
             if rounding_seed is not None:
                 from hloexec.ops.policies import chance
@@ -362,7 +362,7 @@ def _random_inputs(module: Module, seed: int, options: RunOptions) -> Inputs:
 def _memory_of(plan: Plan) -> AbstractContextManager[None]:
     """A context in which kernels make large arrays in memory that the plan's runs share."""
     if plan.arenas is None:
-        plan.arenas = arena.Arenas()
+        plan.arenas = resources.Arenas()
         # Imported late: small programs never need it.
         from hloexec.engine.exec.placement import place_arrays
 

@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.engine.devices.varying import Varying
-from hloexec.ops.arena import owner_of
+from hloexec.ops.resources import owner_of
 
 
 @define(eq=False)

@@ -21,8 +21,7 @@ from hloexec.core.precision import largest_number
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.intervals import ANYTHING, UNBOUNDED, UNKNOWN, Bounds, Columns, Demand, Demanded, Use
-from hloexec.ops.operations import is_elementwise, traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, is_elementwise, role_of, traits_of
 
 
 def layout_of(use: Use, demand: Demand = ANYTHING) -> Columns | None:

@@ -18,8 +18,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape,
 from hloexec.engine.inputs.bounds import Scope, leaf_count, on_columns
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.intervals import ANYTHING, WHOLE, Bounds, Demand, Demanded, Use
-from hloexec.ops.operations import forwarded_names, is_elementwise, traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, forwarded_names, is_elementwise, role_of, traits_of
 from hloexec.ops.traits import Index
 
 _SIZE = ArrayShape(element_type("s32"))

@@ -24,9 +24,9 @@ from hloexec.core.ir import ArrayShape, BufferShape, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Nested, flat, mapped
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.movement.views import Spreading
+from hloexec.ops.movement.strided import Spreading
 from hloexec.ops.registry import Callee, Entry, MemoryOrder, Role
-from hloexec.ops.rounding import Sums
+from hloexec.ops.traits import Sums
 
 if TYPE_CHECKING:
     from hloexec.ops.contraction.fast.dot import MatrixProduct

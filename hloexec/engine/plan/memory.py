@@ -15,7 +15,7 @@ from hloexec.core.wording import byte_text
 from hloexec.engine.plan.spread import Spread
 from hloexec.engine.plan.steps import COMMUNICATION, Conditional, Invocation, Plan, Step, While, inner_plans
 from hloexec.errors import ResourceError
-from hloexec.ops.arena import release_memory
+from hloexec.ops.resources import release_memory
 
 _NEXT_TO_NOTHING = 1 << 20
 """Querying the free memory takes longer than allocating this many bytes."""

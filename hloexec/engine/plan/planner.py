@@ -28,7 +28,7 @@ from hloexec.engine.plan.steps import Plan, Step
 from hloexec.engine.plan.synthesis import synthesized
 from hloexec.errors import InputError, ResourceError, UnsupportedError, warn
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.movement.copying import lies_in_order, row_major
+from hloexec.ops.common import lies_in_order, row_major
 from hloexec.ops.registry import OPCODES, Entry, Role, find_custom_call, role_of
 
 _INLINED_STEPS = 4096

@@ -25,7 +25,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.engine.devices.topology import Group, Topology, groups_of
 from hloexec.engine.devices.transfers import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
 from hloexec.engine.plan.kernels import NO_SLOT, Kernel, Leaf, SlotTree, leaves
-from hloexec.ops.arena import Arenas
+from hloexec.ops.resources import Arenas
 
 
 @frozen(eq=False)

@@ -1,55 +1,170 @@
-"""Contractions: dot, and what the others of the family build on.
+"""Contractions: dot, its algorithms, and what the others of the family build on.
 
 A contraction sorts the dimensions of its operands into batch, free and contracting ones, views both as stacks of
 matrices, and multiplies those; `matrix_product` defines the numerics. The result's dimensions are the batch dimensions,
 then the free ones of lhs, then those of rhs.
+
+The `algorithm` of a dot: the type that its operands are rounded to, and the type in which products are accumulated.
+
+A name is `dot_<lhs>_<rhs>_<accumulation>`. An operand with more precision than one rounding keeps is split: x3, x6 and
+x9 are the numbers of products of parts (high, middle, low) that are added, the small ones first. Source: StableHLO,
+dot_general, "algorithm"; XLA, PrecisionConfig.Algorithm.
+
+Contractions of compressed operands: scaled by blocks, sparse, or with two numbers in each element.
+
+Such an operand is given with others (its scales, zero points or indices) behind lhs and rhs, which `sparsity_config`
+and `block_scaling_config` refer to by number. XLA reads and prints these; how they are computed only the compilers for
+some accelerators know, so that hloexec does not run them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, Instruction, Shape
+from hloexec.core.dtypes import ElementType, element_type
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Dimensions
 from hloexec.ops.attributes import Grammar, attribute, operand_precision
 from hloexec.ops.common import array_shape, flags, narrow, require, shape_of, widen
-from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS, algorithm_multiplier
-from hloexec.ops.contraction.compressed import (
-    compressed_shape,
-    configuration,
-    reason_against_compression,
-    relates_compressed,
-)
 from hloexec.ops.contraction.matrix_product import (
+    HIGH_AND_MIDDLE,
+    WITHOUT_THE_SMALLEST,
+    FloatMultiplier,
     Multiplier,
+    OperandSplit,
     default_multiplier,
     exactly,
     matrix_product,
     operand_split,
+    round_mantissa,
 )
-from hloexec.ops.policies.exact.products import ExactMultiplier
-from hloexec.ops.policies.narrow_sums import is_narrow_sum, products_added_stepwise
+from hloexec.ops.policies.backends import is_narrow_sum, products_added_stepwise
+from hloexec.ops.policies.exact.sums import ExactMultiplier
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.probes import Probe
 from hloexec.ops.registry import ANY, opcode
 from hloexec.ops.relations import Axes, Relating
-from hloexec.ops.rounding import Rounding, Summation, Sums
-from hloexec.ops.traits import ContractionSize
+from hloexec.ops.traits import ContractionSize, Probe, Rounding, Summation, Sums
+
+_REASONS = {
+    "sparsity_config": "it has a sparsity_config, and in which order the elements of a sparse operand are kept",
+    "block_scaling_config": "it has a block_scaling_config, and which elements of an operand each scale belongs to",
+}
+
+
+def configuration() -> Any:
+    """An attribute that says how operands are compressed; kept as it is written."""
+    return attribute(Grammar.VERBATIM, default=None)
+
+
+def reason_against_compression(instruction: Instruction) -> str | None:
+    """Why a contraction is one that hloexec does not run, as a clause; None where it runs."""
+    for name, reason in _REASONS.items():
+        if getattr(instruction.attributes, name) is not None:
+            return f"{reason} is not documented"
+    if len(instruction.operands) > 2:
+        return "it has operands behind lhs and rhs, and no attribute that hloexec knows refers to them"
+    if "packed_nibble" in instruction.attributes.operand_precision:
+        return (
+            "an operand has the precision packed_nibble: each of its elements holds two numbers of four bits, and TPU "
+            "compilers alone know how they are multiplied"
+        )
+    return None
+
+
+def relates_compressed(use: Relating) -> bool:
+    """Whether an operand is, or may be, compressed; such a contraction keeps its dimensions."""
+    further = tuple(operand.shape for operand in use.operands[2:])
+    is_compressed = compressed_shape(further, use.attributes, use.result.shape) is not None
+    if is_compressed:
+        use.keep_all("which elements of a compressed operand are kept is not documented")
+    return is_compressed
+
+
+def compressed_shape(further: tuple[Shape, ...], attributes: Any, declared: Shape) -> ArrayShape | None:
+    """The declared shape of a contraction that has, or may have, a sparse operand; None for others."""
+    is_scaled = attributes.block_scaling_config is not None
+    is_sparse = attributes.sparsity_config is not None or (bool(further) and not is_scaled)
+    return array_shape(declared, "the result") if is_sparse else None
+
+
+def _round_trip(array: Array, entry: ElementType) -> Array:
+    return widen(narrow(array, entry))
+
+
+_BF16: Callable[[Array], Array] = partial(_round_trip, entry=element_type("bf16"))
+_F16: Callable[[Array], Array] = partial(_round_trip, entry=element_type("f16"))
+_TF32: Callable[[Array], Array] = partial(round_mantissa, bits=10)
+
+_ALL_NINE = ((2, 2), (2, 1), (1, 2), *WITHOUT_THE_SMALLEST)
+
+_PLAIN = FloatMultiplier(np.dtype(np.float32))
+
+
+def _in_f32(split: OperandSplit, sum_type: str | None = None) -> FloatMultiplier:
+    return FloatMultiplier(np.dtype(np.float32), split, None if sum_type is None else element_type(sum_type))
+
+
+_MULTIPLIERS = {
+    "dot_any_f8_any_f8_f32": _PLAIN,
+    "dot_any_f8_any_f8_f32_fast_accum": _PLAIN,
+    "dot_f16_f16_f16": _in_f32(OperandSplit(_F16), "f16"),
+    "dot_f16_f16_f32": _in_f32(OperandSplit(_F16)),
+    "dot_bf16_bf16_bf16": _in_f32(OperandSplit(_BF16), "bf16"),
+    "dot_bf16_bf16_f32": _in_f32(OperandSplit(_BF16)),
+    "dot_bf16_bf16_f32_x3": _in_f32(OperandSplit(_BF16, 2, HIGH_AND_MIDDLE)),
+    "dot_bf16_bf16_f32_x6": _in_f32(OperandSplit(_BF16, 3, WITHOUT_THE_SMALLEST)),
+    "dot_tf32_tf32_f32": _in_f32(OperandSplit(_TF32)),
+    "dot_tf32_tf32_f32_x3": _in_f32(OperandSplit(_TF32, 2, HIGH_AND_MIDDLE)),
+    "dot_f32_f32_f32": _PLAIN,
+    "dot_f64_f64_f64": FloatMultiplier(np.dtype(np.float64)),
+    "dot_bf16_bf16_f32_x9": _in_f32(OperandSplit(_BF16, 3, _ALL_NINE)),
+}
+
+DOT_ALGORITHMS = ("unset", *_MULTIPLIERS)
+"""The words that `algorithm=` takes, in the order of their numbers in protocol buffers; `unset` is what types say."""
+
+
+def algorithm_multiplier(algorithm: str) -> FloatMultiplier:
+    """How a dot with this algorithm multiplies; KeyError for `unset` and words that are not in DOT_ALGORITHMS."""
+    return _MULTIPLIERS[algorithm]
+
+
+def contraction_split(
+    given: Mapping[str, Any], numerics: NumericsPolicy
+) -> tuple[OperandSplit | None, Mapping[str, Any]]:
+    """What a contraction's algorithm, precision and policy do to its operands, and the keyword arguments of its kernel
+    without that; None, and all of them, where they do nothing, or round sums as well. What has no precision, as the
+    solution of a triangular system, no policy is about."""
+    attributes = given["attributes"]
+    algorithm = getattr(attributes, "algorithm", "unset")
+    if algorithm != "unset" and not numerics.ignores_algorithms:
+        multiplier = algorithm_multiplier(algorithm)
+        if multiplier.sum_type is not None or multiplier.split is None:
+            return None, given
+        return multiplier.split, {**given, "attributes": attrs.evolve(attributes, algorithm="unset")}
+    precision = getattr(attributes, "operand_precision", None)
+    is_default = precision is not None and all(word == "default" for word in precision)
+    split = operand_split(numerics) if is_default else None
+    if split is None:
+        return None, given
+    return split, {**given, "numerics": numerics.changed(contraction_operand_mantissa_bits=None, contraction_passes=1)}
 
 
 @frozen
 class ContractionAttributes:
     """Which dimensions are contracted, and which are batch dimensions."""
 
-    lhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    lhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    rhs_batch_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    rhs_contracting_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
+    lhs_batch_dims: Dimensions = attribute(default=())
+    lhs_contracting_dims: Dimensions = attribute(default=())
+    rhs_batch_dims: Dimensions = attribute(default=())
+    rhs_contracting_dims: Dimensions = attribute(default=())
 
 
 @frozen
@@ -60,6 +175,21 @@ class DotAttributes(ContractionAttributes):
     algorithm: str = attribute(Grammar.ENUM, default="unset", choices=DOT_ALGORITHMS, any_case=True)
     sparsity_config: str | None = configuration()
     block_scaling_config: str | None = configuration()
+
+
+def dot_of(letters: str) -> DotAttributes:
+    """The attributes of a product that is written as for einsum, `bik,bkj->bij`.
+
+    What both operands have is a batch dimension where the result has it, too, and contracted elsewhere.
+    """
+    lhs, rhs, result = letters.replace("->", ",").split(",")
+    shared = [letter for letter in lhs if letter in rhs]
+    batch = [letter for letter in shared if letter in result]
+    contracted = [letter for letter in shared if letter not in result]
+    dims = [tuple(map(operand.index, part)) for operand in (lhs, rhs) for part in (batch, contracted)]
+    return DotAttributes(
+        lhs_batch_dims=dims[0], lhs_contracting_dims=dims[1], rhs_batch_dims=dims[2], rhs_contracting_dims=dims[3]
+    )
 
 
 @opcode(
@@ -109,7 +239,7 @@ class Dot:
         return contract(lhs, rhs, attributes, shape.element_type, numerics=numerics)
 
     @staticmethod
-    def summed(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...]) -> Summation:
+    def summed(*, attributes: DotAttributes, operand_shapes: ArrayShapes) -> Summation:
         contracting = attributes.lhs_contracting_dims
         terms = math.prod(operand_shapes[0].dimensions[dimension] for dimension in contracting)
         # An algorithm rounds its operands first, and would round the errors away.
@@ -117,7 +247,7 @@ class Dot:
         return Summation(terms, along)
 
     @staticmethod
-    def slices(*, attributes: DotAttributes, operand_shapes: tuple[ArrayShape, ...]) -> tuple[int, int] | None:
+    def slices(*, attributes: DotAttributes, operand_shapes: ArrayShapes) -> tuple[int, int] | None:
         """The largest free dimension of lhs."""
         lhs, batch = operand_shapes[0], attributes.lhs_batch_dims
         free = free_dimensions(lhs.rank, batch, attributes.lhs_contracting_dims)
@@ -216,7 +346,7 @@ def _matrices(array: Array, batch: Sequence[int], rows: Sequence[int], columns: 
     return matrices if has_neighbours else np.ascontiguousarray(matrices)
 
 
-def _mergeable_order(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _mergeable_order(lhs: Array, rhs: Array, numbers: DotAttributes) -> tuple[Dimensions, Dimensions]:
     """The contracting dimensions in an order in which they merge without a copy of the larger operand, if there is one.
 
     A sum does not care in which order its terms are numbered.

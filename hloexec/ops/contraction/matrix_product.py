@@ -4,30 +4,128 @@ Everything here computes `[batch..., m, k]` times `[batch..., k, n]`. A `Multipl
 operand (widens it, rounds it, splits it into parts that BLAS multiplies as needed) and multiplies prepared operands.
 Operands are prepared block by block, so that a bf16 weight is never widened as a whole; the blocks depend on shapes and
 element types alone.
+
+BLAS multiplies floats, which represent a sum of products exactly while it is small enough; wider integers are
+multiplied digit by digit. `ops.contraction.matrix_product` defines multipliers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
+from operator import iadd
 from typing import Protocol
 
 import numpy as np
 
-from hloexec.core.dtypes import DType, ElementType, element_type_of
+from hloexec.core.dtypes import DType, ElementType, Kind, element_type_of
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
-from hloexec.ops.arena import empty
-from hloexec.ops.blas import matmul
+from hloexec.core.values import Array, Arrays
 from hloexec.ops.common import converted_into, narrow, narrow_into, rounds_directly, widen
-from hloexec.ops.contraction.integer_products import integer_multiplier
-from hloexec.ops.contraction.plain_products import multiply_block, plain_matrix_product
-from hloexec.ops.contraction.product_blocks import batch_blocks, blocks_of, even_step
-from hloexec.ops.elementwise.convert import convert
-from hloexec.ops.policies.exact.products import ExactMultiplier, exact_matrix_product
+from hloexec.ops.contraction.plain_products import (
+    batch_blocks,
+    blocks_of,
+    even_step,
+    multiply_block,
+    plain_matrix_product,
+)
+from hloexec.ops.elementwise.selection import convert
+from hloexec.ops.policies.exact.sums import ExactMultiplier, exact_matrix_product
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.threads import for_each, in_blocks
+from hloexec.ops.resources import empty, for_each, in_blocks, matmul
+
+_DIRECT_INTEGER_PRODUCTS = 1 << 15
+"""Up to this many multiplications, NumPy's own integer loop is faster than preparing operands for BLAS."""
+_LIMB_BITS = 16
+
+_F32 = np.dtype(np.float32)
+_F64 = np.dtype(np.float64)
+
+
+def integer_multiplier(lhs: Array, rhs: Array, result_type: ElementType) -> _DirectIntegerMultiplier | _LimbMultiplier:
+    """The multiplier for integers `[batch..., m, k]` and `[batch..., k, n]`, exact modulo the result's width."""
+    length = lhs.shape[-1]
+    if lhs.size * rhs.shape[-1] <= _DIRECT_INTEGER_PRODUCTS:
+        return _DirectIntegerMultiplier(result_type.compute)
+    largest_product = max(1, _largest_magnitude(lhs) * _largest_magnitude(rhs))
+    for dtype, bits in ((_F32, 24), (_F64, 53)):
+        exact_length = (1 << bits) // largest_product
+        if exact_length >= min(length, 512):
+            return _ExactIntegerMultiplier(dtype, exact_length)
+    return _LimbMultiplier(max(1, result_type.bits // _LIMB_BITS))
+
+
+def _largest_magnitude(array: Array) -> int:
+    """A bound of the absolute values: of the type where it is narrow, of the elements otherwise."""
+    entry = element_type_of(array.dtype)
+    if entry.kind is Kind.PRED:
+        return 1
+    if entry.bits <= 8:
+        return 1 << (entry.bits if entry.kind is Kind.UNSIGNED else entry.bits - 1)
+    return max(int(array.max()), -int(array.min())) if array.size else 1
+
+
+def _exact_integer_matmul(lhs: Array, rhs: Array, length: int) -> Array:
+    """The product of whole numbers held in floats, as wrapping int64; `length` products add up exactly in the float."""
+    parts = (
+        matmul(lhs[..., start : start + length], rhs[..., start : start + length, :]).astype(np.int64)
+        for start in range(0, max(1, lhs.shape[-1]), length)
+    )
+    return reduce(iadd, parts)
+
+
+@frozen
+class _DirectIntegerMultiplier:
+    """Integer products in NumPy's own loop, which wraps as the result does; for small operands."""
+
+    scratch_dtype: DType
+
+    def prepare(self, operand: Array) -> Arrays:
+        return (widen(operand).astype(self.scratch_dtype, copy=False),)
+
+    def product(self, lhs: Arrays, rhs: Arrays) -> Array:
+        return matmul(lhs[0], rhs[0])
+
+
+@frozen
+class _ExactIntegerMultiplier(_DirectIntegerMultiplier):
+    """Integer products by BLAS: floats that hold every partial sum of `length` products exactly."""
+
+    length: int
+
+    def product(self, lhs: Arrays, rhs: Arrays) -> Array:
+        return _exact_integer_matmul(lhs[0], rhs[0], self.length)
+
+
+@frozen
+class _LimbMultiplier:
+    """Products of wide integers modulo 2^(16·limbs): both operands as digits of 16 bits, multiplied exactly by BLAS.
+
+    Digits i and j contribute to bits from 16·(i + j) up; pairs beyond the width of the result vanish. The product of
+    two digits has 32 bits, so that 2^21 of them add up exactly in an f64.
+    """
+
+    limbs: int
+
+    @property
+    def scratch_dtype(self) -> DType:
+        return _F64
+
+    def prepare(self, operand: Array) -> Arrays:
+        bits = widen(operand).astype(np.int64).view(np.uint64)
+        mask = np.uint64((1 << _LIMB_BITS) - 1)
+        return tuple(((bits >> np.uint64(_LIMB_BITS * i)) & mask).astype(_F64) for i in range(self.limbs))
+
+    def product(self, lhs: Arrays, rhs: Arrays) -> Array:
+        parts = (
+            _exact_integer_matmul(lhs[i], rhs[j], 1 << (53 - 2 * _LIMB_BITS)).view(np.uint64)
+            << np.uint64(_LIMB_BITS * (i + j))
+            for i in range(self.limbs)
+            for j in range(self.limbs - i)
+        )
+        return reduce(iadd, parts)
+
 
 _BLOCK_BYTES = 4 << 20
 """Scratch for one prepared block: small enough to stay in a last-level cache."""
@@ -38,8 +136,6 @@ _BLOCK_ROWS = 256
 _SHARED_ELEMENTS = 1 << 17
 """Elements to widen that are worth another thread."""
 
-_F32 = np.dtype(np.float32)
-_F64 = np.dtype(np.float64)
 _FIRST_TERMS = ((0, 0),)
 HIGH_AND_MIDDLE = ((1, 0), (0, 1), (0, 0))
 """The products that three passes add up, of operands in two terms."""
@@ -55,10 +151,10 @@ class Multiplier(Protocol):
     def scratch_dtype(self) -> DType:
         """The type that operands are prepared in."""
 
-    def prepare(self, operand: Array) -> tuple[Array, ...]:
+    def prepare(self, operand: Array) -> Arrays:
         """The operand in the parts that `product` multiplies; a tuple of only itself where there is nothing to do."""
 
-    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
+    def product(self, lhs: Arrays, rhs: Arrays) -> Array:
         """The product of prepared operands, in a type that `narrow` takes to the result's."""
 
 
@@ -107,17 +203,16 @@ class FloatMultiplier:
         """Whether one BLAS call on prepared operands gives the result in this type, without further rounding."""
         return self.pairs == _FIRST_TERMS and self.sum_type is None and dtype == self.scratch_dtype
 
-    def prepare(self, operand: Array) -> tuple[Array, ...]:
+    def prepare(self, operand: Array) -> Arrays:
         wide = widen(operand)
         if self.split is None or (self.split.only_f32 and operand.dtype != _F32):
             return (wide.astype(self.scratch_dtype, copy=False),)
         return tuple(terms_of(wide.astype(self.scratch_dtype, copy=False), self.split))
 
-    def product(self, lhs: tuple[Array, ...], rhs: tuple[Array, ...]) -> Array:
-        with np.errstate(all="ignore"):
-            total, *others = (plain_matrix_product(lhs[i], rhs[j]) for i, j in self.pairs)
-            for other in others:
-                total += other
+    def product(self, lhs: Arrays, rhs: Arrays) -> Array:
+        total, *others = (plain_matrix_product(lhs[i], rhs[j]) for i, j in self.pairs)
+        for other in others:
+            total += other
         return total if self.sum_type is None else widen(narrow(total, self.sum_type))
 
 
@@ -136,8 +231,7 @@ def matrix_product(lhs: Array, rhs: Array, result_type: ElementType, multiplier:
     if isinstance(multiplier, ExactMultiplier):
         return convert(exact_matrix_product(lhs, rhs, result_type, multiplier), result_type)
     result = empty((*lhs.shape[:-1], rhs.shape[-1]), result_type.storage)
-    with np.errstate(all="ignore"):
-        multiply_into(result, lhs, rhs, result_type, multiplier)
+    multiply_into(result, lhs, rhs, result_type, multiplier)
     return result
 
 
@@ -277,21 +371,20 @@ def _is_ready(operand: Array, result_type: ElementType, multiplier: Multiplier) 
 
 
 def _multiply_prepared(
-    result: Array, lhs: tuple[Array, ...], rhs: tuple[Array, ...], result_type: ElementType, multiplier: Multiplier
+    result: Array, lhs: Arrays, rhs: Arrays, result_type: ElementType, multiplier: Multiplier
 ) -> None:
-    with np.errstate(all="ignore"):
-        if isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage):
-            matmul(lhs[0], rhs[0], result)
-            return
-        if isinstance(multiplier, FloatMultiplier) and multiplier.gives(multiplier.scratch_dtype) and lhs[0].ndim == 2:
-            product = np.empty(result.shape, multiplier.scratch_dtype)
-            multiply_block(lhs[0], rhs[0], product)
-        else:
-            product = multiplier.product(lhs, rhs)
-        if result_type.is_floating and rounds_directly(product.dtype, result_type):
-            narrow_into(product, result)
-        else:
-            result[...] = convert(product, result_type)
+    if isinstance(multiplier, FloatMultiplier) and multiplier.gives(result_type.storage):
+        matmul(lhs[0], rhs[0], result)
+        return
+    if isinstance(multiplier, FloatMultiplier) and multiplier.gives(multiplier.scratch_dtype) and lhs[0].ndim == 2:
+        product = np.empty(result.shape, multiplier.scratch_dtype)
+        multiply_block(lhs[0], rhs[0], product)
+    else:
+        product = multiplier.product(lhs, rhs)
+    if result_type.is_floating and rounds_directly(product.dtype, result_type):
+        narrow_into(product, result)
+    else:
+        result[...] = convert(product, result_type)
 
 
 def _block_sizes(lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> tuple[int, int]:
@@ -316,14 +409,14 @@ def _block_sizes(lhs: Array, rhs: Array, result_type: ElementType, multiplier: M
     return max(1, row_step), max(1, column_step)
 
 
-def _prepare(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
+def _prepare(operand: Array, multiplier: Multiplier) -> Arrays:
     """The prepared operand; a transposed one is read and written in the order in which it lies in memory."""
     if abs(operand.strides[-2]) >= abs(operand.strides[-1]):
         return multiplier.prepare(operand)
     return tuple(part.swapaxes(-1, -2) for part in multiplier.prepare(operand.swapaxes(-1, -2)))
 
 
-def _prepare_on_all_cores(operand: Array, multiplier: Multiplier) -> tuple[Array, ...]:
+def _prepare_on_all_cores(operand: Array, multiplier: Multiplier) -> Arrays:
     """`_prepare`, of a matrix of 16-bit numbers so large that the cores share it, where it only has to be widened."""
     is_widened = isinstance(multiplier, FloatMultiplier) and multiplier.split is None and operand.itemsize == 2
     if not is_widened or operand.size < _SHARED_ELEMENTS:
@@ -339,8 +432,7 @@ def _prepare_on_all_cores(operand: Array, multiplier: Multiplier) -> tuple[Array
 def terms_of(operand: Array, split: OperandSplit) -> Iterator[Array]:
     """The terms whose sum approximates `operand`; what is not finite stands in the first alone."""
     rest = operand
-    with np.errstate(all="ignore"):
-        for _ in range(split.terms):
-            term = split.round_to(rest)
-            yield term
-            rest = np.where(np.isfinite(term), rest - term, 0).astype(operand.dtype, copy=False)
+    for _ in range(split.terms):
+        term = split.round_to(rest)
+        yield term
+        rest = np.where(np.isfinite(term), rest - term, 0).astype(operand.dtype, copy=False)

@@ -13,7 +13,7 @@ from hloexec.core.structs import frozen
 from hloexec.errors import ShapeError
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute
 from hloexec.ops.common import require
-from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
+from hloexec.ops.registry import ANY, Programs, ProgramShape, Role, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.signatures import (
     TOKEN_SHAPE,
@@ -55,8 +55,8 @@ class CopyStartAttributes:
 class TransferAttributes:
     """Of send, recv and their dones."""
 
-    channel_id: int | None = attribute(Grammar.INT, default=None)
-    is_host_transfer: bool = attribute(Grammar.BOOL, default=False)
+    channel_id: int | None = attribute(default=None)
+    is_host_transfer: bool = attribute(default=False)
 
 
 @frozen
@@ -92,7 +92,7 @@ class AsyncStart:
         )
 
     @staticmethod
-    def infer(*operands: Shape, shape: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
+    def infer(*operands: Shape, shape: Shape, computations: Programs) -> Shape:
         parts = require_tuple(shape, 2, "async-start")
         require_same_shape(parts[0], TupleShape(operands), "element 0 of async-start, its operands,")
         program = computations[0]

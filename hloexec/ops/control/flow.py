@@ -2,23 +2,35 @@
 
 `parameter` and `constant` have their number and literal in place of operands, so those attributes have no grammar: the
 parser and the printer know them by role.
+
+Instructions that edited modules get: parameters, constants, tuples, their elements and conversions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from hloexec.core.dtypes import Kind
-from hloexec.core.ir import ConvolutionDimensionNumbers, Literal, Shape, Sharding, TupleShape, Window
+from hloexec.core.ir import (
+    ConvolutionDimensionNumbers,
+    Instruction,
+    Literal,
+    Shape,
+    Sharding,
+    TupleShape,
+    Window,
+    parts_of,
+)
 from hloexec.core.structs import frozen
 from hloexec.errors import ShapeError
 from hloexec.ops.attributes import Grammar, OperandAlias, attribute, operand_precision
 from hloexec.ops.common import require
 from hloexec.ops.intervals import MOST_COLUMNS, UNKNOWN, Bounds, Columns, Use
-from hloexec.ops.registry import ANY, ProgramShape, Role, opcode
+from hloexec.ops.registry import ANY, Programs, Role, opcode
 from hloexec.ops.signatures import (
     TOKEN_SHAPE,
     is_scalar_of,
@@ -41,7 +53,7 @@ class ConstantAttributes:
 
 @frozen
 class GetTupleElementAttributes:
-    index: int = attribute(Grammar.INT)
+    index: int = attribute()
 
 
 @frozen
@@ -49,7 +61,7 @@ class CallAttributes:
     """`is_composite` marks a call that represents an operation of a framework; it changes no value."""
 
     to_apply: str = attribute(Grammar.COMPUTATION)
-    is_composite: bool = attribute(Grammar.BOOL, default=False)
+    is_composite: bool = attribute(default=False)
 
 
 @frozen
@@ -91,10 +103,10 @@ class DomainAttributes:
 class CustomCallAttributes:
     """What a call of a library routine says besides its `backend_config`; the target decides what it means."""
 
-    window: Window = attribute(Grammar.WINDOW, default=Window())
+    window: Window = attribute(default=Window())
     dim_labels: ConvolutionDimensionNumbers | None = attribute(Grammar.CONVOLUTION_DIMENSIONS, default=None)
-    feature_group_count: int = attribute(Grammar.INT, default=1)
-    batch_group_count: int = attribute(Grammar.INT, default=1)
+    feature_group_count: int = attribute(default=1)
+    batch_group_count: int = attribute(default=1)
     operand_precision: tuple[str, ...] = operand_precision()
     padding_type: str = attribute(
         Grammar.ENUM,
@@ -104,7 +116,7 @@ class CustomCallAttributes:
     )
     custom_call_target: str = attribute(Grammar.STRING)
     operand_layout_constraints: tuple[Shape, ...] | None = attribute(Grammar.SHAPE_LIST, default=None)
-    custom_call_has_side_effect: bool = attribute(Grammar.BOOL, default=False)
+    custom_call_has_side_effect: bool = attribute(default=False)
     literal: Literal | None = attribute(Grammar.LITERAL, default=None)
     output_to_operand_aliasing: tuple[OperandAlias, ...] = attribute(Grammar.ALIASING, default=())
     schedule: str = attribute(
@@ -191,7 +203,7 @@ class Call:
     """to_apply(operands...)   (XLA: Call)"""
 
     @staticmethod
-    def infer(*operands: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
+    def infer(*operands: Shape, computations: Programs) -> Shape:
         require_parameters(computations[0], operands, "to_apply of call")
         return computations[0].result
 
@@ -203,7 +215,7 @@ class Fusion:
     states_shape = True
 
     @staticmethod
-    def infer(*operands: Shape, computations: tuple[ProgramShape, ...]) -> Shape:
+    def infer(*operands: Shape, computations: Programs) -> Shape:
         require_parameters(computations[0], operands, "the computation of fusion")
         return computations[0].result
 
@@ -213,7 +225,7 @@ class While:
     """state = operand; while condition(state): state = body(state)   (XLA: While)"""
 
     @staticmethod
-    def infer(operand: Shape, *, computations: tuple[ProgramShape, ...]) -> Shape:
+    def infer(operand: Shape, *, computations: Programs) -> Shape:
         condition, body = computations
         require_parameters(condition, (operand,), "condition of while")
         require_parameters(body, (operand,), "body of while")
@@ -236,9 +248,7 @@ class Conditional:
         _require_operands(operands, attributes.branches)
 
     @staticmethod
-    def infer(
-        selector: Shape, *operands: Shape, attributes: ConditionalAttributes, computations: tuple[ProgramShape, ...]
-    ) -> Shape:
+    def infer(selector: Shape, *operands: Shape, attributes: ConditionalAttributes, computations: Programs) -> Shape:
         _require_selector(selector, attributes)
         _require_operands(operands, attributes.branches)
         for number, (branch, operand) in enumerate(zip(computations, operands, strict=True)):
@@ -337,3 +347,32 @@ def _require_operands(operands: Sequence[Shape], branches: Sequence[str]) -> Non
         0 < len(branches) == len(operands),
         f"conditional has {len(branches)} branches, but {len(operands)} branch operands",
     )
+
+
+def make_parameter(name: str, shape: Shape, number: int = 0, **further: Any) -> Instruction:
+    return Instruction(
+        name=name, shape=shape, opcode="parameter", attributes=ParameterAttributes(number=number), **further
+    )
+
+
+def make_constant(name: str, literal: Literal) -> Instruction:
+    return Instruction(name=name, shape=literal.shape, opcode="constant", attributes=ConstantAttributes(literal))
+
+
+def make_tuple(name: str, shape: Shape, operands: Sequence[str]) -> Instruction:
+    return Instruction(name=name, shape=shape, opcode="tuple", operands=tuple(operands))
+
+
+def make_element(name: str, shape: Shape, source: str, index: int) -> Instruction:
+    """An element of a tuple of this shape."""
+    return Instruction(
+        name=name,
+        shape=parts_of(shape)[index],
+        opcode="get-tuple-element",
+        operands=(source,),
+        attributes=GetTupleElementAttributes(index=index),
+    )
+
+
+def make_conversion(name: str, shape: Shape, operand: str, **further: Any) -> Instruction:
+    return Instruction(name=name, shape=shape, opcode="convert", operands=(operand,), **further)

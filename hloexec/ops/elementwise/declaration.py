@@ -18,17 +18,15 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Shape
 from hloexec.core.values import Array
 from hloexec.ops.common import Kinds, elementwise_rule, narrow, widen
 from hloexec.ops.elementwise.fast.formulas import binding_of, filling_of
 from hloexec.ops.elementwise.formula import Chosen, Formula
-from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
+from hloexec.ops.policies.backends import FAST_FUNCTIONS, XLA_CPU_FUNCTIONS
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import FAST, OPCODES, Entry, Fast, Rule, parameters_of
-from hloexec.ops.rounding import Rounding
-from hloexec.ops.traits import Traits
+from hloexec.ops.traits import Rounding, Traits
 
 INTEGRAL: Kinds = frozenset({Kind.SIGNED, Kind.UNSIGNED})
 LOGICAL: Kinds = INTEGRAL | {Kind.PRED}
@@ -46,7 +44,7 @@ def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[...,
         *operands: Array,
         attributes: object,
         shape: ArrayShape,
-        operand_shapes: tuple[ArrayShape, ...],
+        operand_shapes: ArrayShapes,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Array:
         exact = (
@@ -79,7 +77,7 @@ def exact_formula(name: str, kind: Kind, result: ElementType | None = None) -> F
     Its results are good enough to be rounded to a type, f64 if none is given.
     """
     # Its tables take a third of a second to compute, so that they wait until someone asks.
-    from hloexec.ops.policies.exact.certainty import can_be_certain
+    from hloexec.ops.policies.exact.doubled import can_be_certain
     from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
 
     if kind is Kind.FLOAT and result is not None and can_be_certain(result) and name in QUICK_FORMULAS:

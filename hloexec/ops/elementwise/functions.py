@@ -1,30 +1,138 @@
-"""Mathematical functions of one operand, and rounding to integers.
+"""Mathematical functions of one operand, rounding to integers, and complex arithmetic that NumPy lacks.
 
 NumPy's functions are within 4 ULP in f32 and f64 (the tests measure it); those that it lacks are defined here with
-their derivation. c64 is computed in c128, see `complex_numbers`.
+their derivation. c64 is computed in c128.
+
+Special values follow C99's Annex G, as in NumPy's functions; XLA gives NaN for some of them. c64 is computed in c128
+and rounded once when it is narrowed (`in_double`), so only c128 depends on the accuracy of the formula.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hloexec.core.dtypes import element_type
+from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.precision import part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.ops import intervals
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.elementwise import complex_numbers, ranges
+from hloexec.ops.common import from_parts, operands_shape, require, with_infinities
 from hloexec.ops.elementwise.declaration import FLOAT, FLOAT_OR_COMPLEX, NUMBER, SIGNED_NUMBER, elementwise
 from hloexec.ops.elementwise.formula import ByKind, Formula
 from hloexec.ops.intervals import INFINITY, POSITIVE, Bounds, Demand, Use, always, demand
 from hloexec.ops.policies.exact.doubled import polynomial
-from hloexec.ops.rounding import Rounding
-from hloexec.ops.threads import in_pieces
-from hloexec.ops.traits import Pole
+from hloexec.ops.resources import in_pieces
+from hloexec.ops.traits import Pole, Rounding
+
+
+def in_double(formula: Callable[..., Array]) -> Callable[..., Array]:
+    """The complex formula with its operands taken to c128 first."""
+
+    def compute(*operands: Array) -> Array:
+        return formula(*(operand.astype(np.complex128, copy=False) for operand in operands))
+
+    return compute
+
+
+def sign(operand: Array) -> Array:
+    """z / |z|; zeros are kept with their signs."""
+    return np.where(operand == 0, operand, np.sign(operand))
+
+
+@in_double
+def divide(lhs: Array, rhs: Array) -> Array:
+    """lhs / rhs by Smith's method, with infinities recovered from NaN."""
+    return with_infinities(np.divide(lhs, rhs), lhs, rhs)
+
+
+@in_double
+def power(base: Array, exponent: Array) -> Array:
+    """exp(exponent · log(base)); z⁰ = 1."""
+    return np.asarray(np.power(base, exponent))
+
+
+@in_double
+def atan2(lhs: Array, rhs: Array) -> Array:
+    """−i log((rhs + i lhs) / √(lhs² + rhs²)).
+
+    It differs from arctan(lhs / rhs), which keeps small results accurate, by a multiple of π; the formula says which.
+    """
+    by_log = -1j * np.log(divide(rhs + 1j * lhs, np.sqrt(lhs * lhs + rhs * rhs)))
+    by_arctan = np.arctan(divide(lhs, rhs))
+    turns = np.rint((by_log.real - by_arctan.real) / np.pi)
+    combined = from_parts(by_arctan.real + np.pi * turns, by_arctan.imag)
+    return np.where(np.isfinite(combined), combined, by_log)
+
+
+@in_double
+def rsqrt(operand: Array) -> Array:
+    """1 / √z."""
+    return divide(np.ones_like(operand), np.sqrt(operand))
+
+
+@in_double
+def complex_logistic(operand: Array) -> Array:
+    """1 / (1 + exp(−z)), in the left half plane as exp(z) / (1 + exp(z)), which does not overflow."""
+    left = operand.real < 0
+    power = np.exp(np.where(left, operand, -operand))
+    return divide(np.where(left, power, np.ones_like(power)), 1 + power)
+
+
+@in_double
+def expm1(operand: Array) -> Array:
+    """exp(z) − 1, with real part expm1(x) cos y − 2 sin²(y/2), which does not cancel for small z."""
+    x, y = operand.real, operand.imag
+    power = np.exp(operand)
+    half_sine = np.sin(y / 2)
+    near = np.expm1(x) * np.cos(y) - 2 * half_sine * half_sine
+    # Beyond 2^53 the 1 is lost, and exp(z) does not overflow before its parts do; exp(−∞ + iy) is 0 for any y.
+    real = np.where(np.abs(x) < 40, near, power.real - 1)
+    on_axis = y == 0
+    return from_parts(np.where(on_axis, np.expm1(x), real), np.where(on_axis, y, power.imag))
+
+
+@in_double
+def log1p(operand: Array) -> Array:
+    """log(1 + z), near 0 with real part ½ log1p(x(2 + x) + y²), which does not cancel."""
+    x, y = operand.real, operand.imag
+    far = np.log(1 + operand)
+    near = np.log1p(x * (2 + x) + y * y) / 2
+    real = np.where(np.maximum(np.abs(x), np.abs(y)) < 0.5, near, far.real)
+    return from_parts(real, np.arctan2(y, 1 + x))
+
+
+def _infer_complex(real: Shape, imag: Shape) -> ArrayShape:
+    common = operands_shape("complex", (real, imag), FLOAT)
+    require(
+        common.element_type.bits >= 32,
+        f"the operands of complex must be of f32 or f64, but have shapes {real} and {imag}",
+    )
+    return common.with_element_type(element_type(f"c{2 * common.element_type.bits}"))
+
+
+_part = partial(elementwise, operands=1, kinds=FLOAT_OR_COMPLEX, result=part_type, rounding=Rounding.NONE)
+_part("real", lambda x: x.real if x.dtype.kind == "c" else x, "The real part; of floats, the operand (XLA: Real).")
+_part(
+    "imag",
+    lambda x: x.imag if x.dtype.kind == "c" else np.zeros_like(x),
+    "The imaginary part; of floats, zeros (XLA: Imag).",
+)
+elementwise(
+    "complex",
+    from_parts,
+    "real + i imag, of f32 or f64 parts (XLA: Complex).",
+    operands=2,
+    kinds=FLOAT,
+    infer=_infer_complex,
+    rounding=Rounding.NONE,
+)
 
 
 @frozen
@@ -100,10 +208,6 @@ def _rounded_away_from_zero(operand: Array) -> Array:
     return result
 
 
-def _sign(operand: Array) -> Array:
-    return np.copysign(np.sign(operand), operand)
-
-
 def _rsqrt(operand: Array) -> Array:
     root: Array = np.sqrt(operand)
     return np.divide(1, root, out=root)
@@ -114,7 +218,7 @@ _NEGATIVE_ROOT = "square root of a negative number"
 
 def _function(name: str, real: Formula, definition: str, complex_: Formula | None = None, **traits: Any) -> None:
     """A function of floating-point and complex numbers: of these `complex_`, or else NumPy's."""
-    formula = ByKind(real, complex_=complex_ or complex_numbers.in_double(real))
+    formula = ByKind(real, complex_=complex_ or in_double(real))
     _unary(name, formula, definition, kinds=FLOAT_OR_COMPLEX, **traits)
 
 
@@ -156,7 +260,7 @@ _function(
     np.exp,
     "eˣ (XLA: Exp).",
     bounds=always(0, INFINITY),
-    demands_for=ranges.exponential_demands,
+    demands_for=intervals.exponential_demands,
     nonzero=np.isfinite,
     flushes_denormals=True,
 )
@@ -166,11 +270,11 @@ _unary(
     "2ˣ (XLA: Exp2).",
     kinds=FLOAT,
     bounds=always(0, INFINITY),
-    demands_for=partial(ranges.exponential_demands, logarithm=math.log2),
+    demands_for=partial(intervals.exponential_demands, logarithm=math.log2),
     nonzero=np.isfinite,
     flushes_denormals=True,
 )
-_function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=complex_numbers.expm1)
+_function("exponential-minus-one", np.expm1, "eˣ − 1 (XLA: Expm1).", complex_=expm1)
 _function(
     "log",
     np.log,
@@ -199,7 +303,7 @@ _function(
     demands=demand(0, low=-1),
     pole=Pole(0, lambda x: x == -1, "log(1 + x) at x = −1"),
     invalid="log(1 + x) of x below −1",
-    complex_=complex_numbers.log1p,
+    complex_=log1p,
     flushes_denormals=True,
     is_injective=True,
 )
@@ -210,7 +314,7 @@ _function(
     fill=logistic,
     bounds=always(0, 1),
     nonzero=np.isfinite,
-    complex_=complex_numbers.logistic,
+    complex_=complex_logistic,
     flushes_denormals=True,
 )
 _function(
@@ -222,7 +326,7 @@ _function(
     keeps_relative_errors=True,
     pole=Pole(0, lambda x: x == 0, "reciprocal square root of zero"),
     invalid=_NEGATIVE_ROOT,
-    complex_=complex_numbers.rsqrt,
+    complex_=rsqrt,
     flushes_denormals=True,
     is_injective=True,
 )
@@ -259,7 +363,7 @@ _rounding = partial(
     operands=1,
     kinds=FLOAT,
     rounding=Rounding.NONE,
-    demands_for=ranges.same_demands,
+    demands_for=intervals.same_demands,
     jumps=True,
     flushes_denormals=True,
 )
@@ -269,13 +373,13 @@ _rounding(
     "round-nearest-afz",
     lambda operand: in_pieces(_rounded_away_from_zero, operand.dtype, operand),
     "The nearest integer, ties away from zero (XLA: Round).",
-    bounds=ranges.nearest_bounds,
+    bounds=intervals.nearest_bounds,
 )
 _rounding(
     "round-nearest-even",
     np.rint,
     "The nearest integer, ties to even (XLA: RoundNearestEven).",
-    bounds=ranges.nearest_bounds,
+    bounds=intervals.nearest_bounds,
 )
 
 
@@ -309,7 +413,7 @@ elementwise(
 )
 elementwise(
     "sign",
-    ByKind(_sign, np.sign, complex_=complex_numbers.sign),
+    ByKind(lambda x: np.copysign(np.sign(x), x), np.sign, complex_=sign),
     "−1, 0 or 1; −0 and NaN are kept; of complex numbers x / |x| (XLA: Sign).",
     operands=1,
     kinds=SIGNED_NUMBER,

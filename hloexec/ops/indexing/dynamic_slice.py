@@ -12,27 +12,25 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
-from hloexec.ops.arena import empty
-from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, flags, in_type, require, same_type_ignoring_float_width, shape_of
-from hloexec.ops.indexing.index_vectors import start_demand
+from hloexec.core.values import Array, Dimensions
+from hloexec.ops.attributes import attribute
+from hloexec.ops.common import array_shape, flags, in_type, require, row_major, same_type_ignoring_float_width, shape_of
 from hloexec.ops.intervals import Demanded, Use
-from hloexec.ops.movement.columns import updated_demand, window_demand
-from hloexec.ops.movement.copying import row_major
-from hloexec.ops.movement.extents import completed, part
-from hloexec.ops.probes import Probe
+from hloexec.ops.movement.columns import start_demand, updated_demand, window_demand
+from hloexec.ops.movement.dynamic_shapes import completed, part
 from hloexec.ops.registry import ANY, MemoryOrder, opcode
 from hloexec.ops.relations import Axes, Relating, Resizing, relate_window_of
+from hloexec.ops.resources import empty
+from hloexec.ops.traits import Probe
 
 
 @frozen
 class DynamicSliceAttributes:
     """The size of the slice in each dimension."""
 
-    dynamic_slice_sizes: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    dynamic_slice_sizes: Dimensions = attribute()
 
 
 @opcode(
@@ -42,7 +40,7 @@ class DynamicSliceAttributes:
     may_be_view=True,
     moves=(0,),
     numbers_from=1,
-    fast_in="hloexec.ops.indexing.fast.dynamic_slice",
+    fast_in="hloexec.ops.indexing.fast.indexing",
 )
 class DynamicSlice:
     """out[i...] = operand[clamp(0, start, size - dynamic_slice_size) + i...]   (XLA: DynamicSlice)
@@ -80,10 +78,7 @@ class DynamicSlice:
 
     @staticmethod
     def evaluate(
-        operand: Array,
-        *start_indices: Array,
-        attributes: DynamicSliceAttributes,
-        operand_shapes: tuple[ArrayShape, ...],
+        operand: Array, *start_indices: Array, attributes: DynamicSliceAttributes, operand_shapes: ArrayShapes
     ) -> Array:
         operand = completed(operand, operand_shapes[0].dimensions)
         return part(operand, clamped_window(operand.shape, start_indices, attributes.dynamic_slice_sizes))
@@ -101,7 +96,7 @@ class DynamicSlice:
     moves=(0, 1),
     in_place=True,
     numbers_from=2,
-    fast_in="hloexec.ops.indexing.fast.dynamic_slice",
+    fast_in="hloexec.ops.indexing.fast.indexing",
 )
 class DynamicUpdateSlice:
     """out = operand, but out[clamp(0, start, size - update_size) + i...] = update[i...]   (XLA: DynamicUpdateSlice)"""
@@ -142,7 +137,7 @@ class DynamicUpdateSlice:
         update: Array,
         *start_indices: Array,
         shape: ArrayShape,
-        operand_shapes: tuple[ArrayShape, ...],
+        operand_shapes: ArrayShapes,
         out: Array | None = None,
     ) -> Array:
         bound, update_bound = operand_shapes[0].dimensions, operand_shapes[1].dimensions
@@ -164,7 +159,7 @@ class DynamicUpdateSlice:
         return part(result, map(slice, extents))
 
     @staticmethod
-    def window(sizes: tuple[int, ...], update_sizes: tuple[int, ...], *start_indices: Array) -> tuple[slice, ...]:
+    def window(sizes: Dimensions, update_sizes: Dimensions, *start_indices: Array) -> tuple[slice, ...]:
         return clamped_window(sizes, start_indices, update_sizes)
 
 
@@ -212,7 +207,7 @@ def _require_starts(opcode_name: str, operand: ArrayShape, start_indices: tuple[
         )
 
 
-def clamped_window(sizes: tuple[int, ...], start_indices: Sequence[Any], window: tuple[int, ...]) -> tuple[slice, ...]:
+def clamped_window(sizes: Dimensions, start_indices: Sequence[Any], window: Dimensions) -> tuple[slice, ...]:
     """Where a window of an array lies after clamping."""
     is_vector = len(start_indices) == 1 and np.ndim(start_indices[0]) == 1
     starts = start_indices[0] if is_vector else start_indices

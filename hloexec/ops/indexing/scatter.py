@@ -1,176 +1,325 @@
 """scatter: combining windows of updates into operands at computed positions.
 
-`Placement` makes rows of the operand and pieces of rows of the windows. What remains is `table[key] =
-f(table[key], piece)` for a list of keys and pieces, in order (`combining`).
+`gather.Placement` makes rows of the operand and pieces of rows of the windows. What remains is `table[key] =
+f(table[key], piece)` for a list of keys and pieces, in order: with whole-array operations if the combiner is a common
+one, otherwise in rounds, each of which applies the next update of every row.
 Source: XLA, "Operation semantics", Scatter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Instruction, Module, Shape, TupleShape, parts_of
+from hloexec.core.dtypes import ElementType, Kind, element_type_of
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Module, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Arrays, Dimensions
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import (
     array_shape,
+    as_integers,
     flags,
     in_type,
+    narrow,
+    operand_shapes,
     require,
     require_distinct_dimensions,
+    row_major,
     same_type_ignoring_float_width,
     shape_of,
+    stable_argsort,
+    widen,
 )
-from hloexec.ops.indexing.combining import Combining, combining, places_of_unlike
-from hloexec.ops.indexing.index_vectors import (
-    IndexVectors,
+from hloexec.ops.elementwise.selection import total_order_key
+from hloexec.ops.indexing.gather import (
+    Placement,
+    WindowAttributes,
     WindowNames,
-    batch_sizes,
-    index_vectors,
-    lie_within,
-    relate_starts,
-    require_windows,
-    vectors_demand,
-    window_dimensions,
 )
 from hloexec.ops.intervals import Demand, Demanded, Use
-from hloexec.ops.movement.copying import row_major
-from hloexec.ops.movement.extents import common_extent, completed, part
+from hloexec.ops.movement.dynamic_shapes import common_extent, completed, part
+from hloexec.ops.policies.exact.sums import add_by_key
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.probes import REDUCER, Probe
-from hloexec.ops.reduction.reducers import recognise_components, takes_any_order
-from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, UFUNCS, recognise_components, takes_any_order
+from hloexec.ops.registry import ANY, Callee, Callees, Programs, ProgramShape, opcode
 from hloexec.ops.relations import Relating, relate_window_of
-from hloexec.ops.rounding import Rounding, Summation, Sums
+from hloexec.ops.resources import in_blocks
+from hloexec.ops.signatures import called
+from hloexec.ops.traits import REDUCER, Probe, Rounding, Summation, Sums
+
+Combining = Callable[[Sequence[Array], Array, Sequence[Array]], None]
+"""`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place."""
+
+
+def combining(combiner: Callee, *, is_exact: bool) -> Combining:
+    """How pieces are combined with rows by a computation.
+
+    Where it `is_exact`, sums are rounded once, and products of complex numbers, which NumPy does not round alike on all
+    processors, are the combiner's own.
+    """
+    names = recognise_components(combiner.computation)
+    if names is None:
+        return partial(_combine_by_rounds, combiner)
+    return partial(_combine_exactly, combiner, names) if is_exact else partial(_combine_components, names)
+
+
+def _combine_exactly(
+    combiner: Callee, names: Sequence[str], targets: Sequence[Array], keys: Array, pieces: Sequence[Array]
+) -> None:
+    if "multiply" in names and any(target.dtype.kind == "c" for target in targets):
+        _combine_by_rounds(combiner, targets, keys, pieces)
+        return
+    for name, target, piece in zip(names, targets, pieces, strict=True):
+        element_type = element_type_of(target.dtype)
+        if name == "add" and not element_type.is_integral and element_type.kind is not Kind.PRED:
+            add_by_key(target, keys, piece, element_type)
+        else:
+            _combine_recognised(name, target, keys, piece)
+
+
+def _combine_components(names: Sequence[str], targets: Sequence[Array], keys: Array, pieces: Sequence[Array]) -> None:
+    for name, target, piece in zip(names, targets, pieces, strict=True):
+        _combine_recognised(name, target, keys, piece)
+
+
+def places_of_unlike(target: Array, keys: Array, pieces: Array) -> None:
+    """Sets the elements of a target of preds into which unlike elements of several pieces go."""
+    order, begins = _by_key(keys)
+    ordered = pieces[order]
+    first = ordered[np.repeat(begins, np.diff(begins, append=len(order)))]
+    target[keys[order[begins]]] |= np.logical_or.reduceat(ordered != first, begins, axis=0)
+
+
+# By measurement: rows so long are worth a call of NumPy's each, and rounds of so many keys are worth one.
+_LONG_ROW = 16
+_FEWEST_KEYS = 16
+_BLOCK_ELEMENTS = 1 << 15
+_LONG_FOLD_ELEMENTS = 1 << 17
+"""With fewer for each key, threads would wait for each other more than they compute."""
+
+
+def _combine_recognised(name: str, target: Array, keys: Array, pieces: Array) -> None:
+    """`Combining` for one operand and an operation that `recognise` knows."""
+    element_type = element_type_of(target.dtype)
+    row = prod(pieces.shape[1:])
+    if name == "first":
+        return
+    if name == "second":
+        # NumPy assigns in order, so the last of several pieces for a row stays.
+        as_integers(target)[keys] = as_integers(pieces)
+    elif row >= _LONG_ROW:
+        _combine_rows(KNOWN_REDUCERS[name].combine, target, keys, pieces, element_type)
+    elif element_type.is_narrow and element_type.is_floating and name in ("add", "multiply"):
+        _combine_narrow_floats(name, target, keys, pieces, element_type)
+    elif len(keys) * 4 < len(target):
+        # What needs another form of the target shall need it of the rows that change only.
+        rows, places = np.unique(keys, return_inverse=True)
+        part = target[rows]
+        _combine_elements(name, part, places, pieces, element_type)
+        target[rows] = part
+    else:
+        _combine_elements(name, target, keys, pieces, element_type)
+
+
+def _combine_elements(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`Combining` for rows of few elements, of all types that need no rounding."""
+    ufunc = UFUNCS[name]
+    if element_type.is_floating and name in ("minimum", "maximum"):
+        ordered = _ordered_integers(target, name)
+        _at(ufunc, ordered, keys, _ordered_integers(pieces, name))
+        target[...] = _from_ordered_integers(ordered, element_type)
+    elif element_type.is_narrow:
+        # Integers: wrapping once at the end is wrapping at each step.
+        wide = widen(target)
+        _at(ufunc, wide, keys, widen(pieces))
+        target[...] = narrow(wide, element_type)
+    else:
+        _at(ufunc, target, keys, pieces)
+
+
+def _at(ufunc: np.ufunc, target: Array, keys: Array, pieces: Array) -> None:
+    """`ufunc.at(target, keys, pieces)`, element by element where that is possible, which NumPy is faster at."""
+    row = prod(pieces.shape[1:])
+    if target.flags.c_contiguous:
+        target = target.reshape(-1)
+        keys = keys if row == 1 else (keys[:, None] * row + np.arange(row)).reshape(-1)
+        pieces = pieces.reshape(-1)
+    ufunc.at(target, keys, pieces)
+
+
+def _combine_narrow_floats(name: str, target: Array, keys: Array, pieces: Array, element_type: ElementType) -> None:
+    """`Combining` for rows of few elements: by rounds, as long as these are of many keys."""
+    ufunc, wide = UFUNCS[name], widen(pieces)
+    order, ends = _rounds(*_by_key(keys))
+    begin = 0
+    for end in ends:
+        if end - begin < _FEWEST_KEYS and element_type.bits == 16:
+            # These types' own sums and products, of one element at a time, are those of f32, rounded.
+            rest = order[begin:]
+            ufunc.at(target, keys[rest], pieces[rest])
+            return
+        chosen = order[begin:end]
+        rows = keys[chosen]
+        target[rows] = narrow(ufunc(widen(target[rows]), wide[chosen]), element_type)
+        begin = end
+
+
+def _combine_rows(
+    step: Callable[[Array, Array], Array], target: Array, keys: Array, pieces: Array, element_type: ElementType
+) -> None:
+    """`Combining` for long rows: rounds, as long as these are of many keys; then key by key, piece by piece."""
+    can_be_folded = isinstance(step, np.ufunc) and element_type.is_floating and not element_type.is_narrow
+    by_key, begins = _by_key(keys)
+    if can_be_folded and len(begins) < np.diff(begins, append=len(keys)).max(initial=0):
+        assert isinstance(step, np.ufunc)
+        _fold_rows(step, target, keys, pieces, by_key, begins)
+        return
+    order, ends = _rounds(by_key, begins)
+    block = max(1, _BLOCK_ELEMENTS // prod(pieces.shape[1:]))
+    begin = 0
+    for number, end in enumerate(ends):
+        if end - begin < _FEWEST_KEYS < len(ends) or (can_be_folded and end - begin < len(ends) - number):
+            break
+        chosen = order[begin:end]
+
+        def update(start: int, stop: int, chosen: Array = chosen) -> None:
+            numbers = chosen[start:stop]
+            rows = keys[numbers]
+            found, given = _rows(target, rows), _rows(pieces, numbers)
+            if can_be_folded and isinstance(step, np.ufunc):
+                target[rows] = step(found, given, out=found)
+            else:
+                target[rows] = narrow(step(widen(found), widen(given)), element_type)
+
+        in_blocks(update, len(chosen), block)
+        begin = end
+    rest = order[begin:]
+    if can_be_folded:
+        assert isinstance(step, np.ufunc)
+        by_key, begins = _by_key(keys[rest])
+        _fold_rows(step, target, keys, pieces, rest[by_key], begins)
+        return
+    for key in np.unique(keys[rest]):
+        total = widen(target[key])
+        for piece in widen(pieces[rest[keys[rest] == key]]):
+            total = step(total, piece)
+            if element_type.is_narrow:
+                total = widen(narrow(total, element_type))
+        target[key] = narrow(total, element_type)
+
+
+def _fold_rows(step: np.ufunc, target: Array, keys: Array, pieces: Array, ordered: Array, begins: Array) -> None:
+    """`Combining` of the pieces of these numbers, which are in the order of their keys, each of which `begins`
+    somewhere; with sums or products of f32 or f64.
+
+    Along the first of two dimensions, NumPy combines one row after the other, each with all those before.
+    """
+    ends = [*begins[1:].tolist(), len(ordered)]
+    # What changes nothing: to begin with +0 would lose −0.
+    initial = -0.0 if step is np.add else 1
+
+    def fold(number: int, _: int) -> None:
+        numbers = ordered[begins[number] : ends[number]]
+        key = keys[numbers[0]]
+        rows = np.empty((1 + len(numbers), *pieces.shape[1:]), target.dtype)
+        rows[0] = target[key]
+        if pieces.flags.c_contiguous:
+            np.take(pieces, numbers, axis=0, mode="clip", out=rows[1:])
+        else:
+            # NumPy would copy all pieces first.
+            rows[1:] = pieces[numbers]
+        target[key] = step.reduce(rows.reshape(len(rows), -1), axis=0, initial=initial).reshape(rows.shape[1:])
+
+    is_long = len(ordered) * prod(pieces.shape[1:]) >= _LONG_FOLD_ELEMENTS * len(begins)
+    in_blocks(fold, len(begins), 1, threads=None if is_long else 1)
+
+
+def _rows(array: Array, numbers: Array) -> Array:
+    """Some rows of an array, by numbers that are known to be in bounds: not to look saves half the time."""
+    return np.take(array, numbers, axis=0, mode="clip") if array.flags.c_contiguous else array[numbers]
+
+
+def _combine_by_rounds(combiner: Callee, targets: Sequence[Array], keys: Array, pieces: Sequence[Array]) -> None:
+    """`Combining` for any computation: round k applies the k-th piece of every row at once."""
+    parameters = [array_shape(shape, "a parameter").element_type for shape in combiner.computation.parameter_shapes]
+    order, ends = _rounds(*_by_key(keys))
+    for begin, end in pairwise((0, *ends)):
+        chosen = order[begin:end]
+        rows = keys[chosen]
+        arguments = [target[rows] for target in targets] + [piece[chosen] for piece in pieces]
+        results = called(combiner, *(in_type(*pair) for pair in zip(arguments, parameters, strict=True)))
+        for target, result in zip(targets, results, strict=True):
+            target[rows] = in_type(result, element_type_of(target.dtype))
+
+
+def _by_key(keys: Array) -> tuple[Array, Array]:
+    """The positions of keys in the order of the keys, and where in it each key begins."""
+    order = stable_argsort(keys)
+    ordered = keys[order]
+    is_first = np.ones(len(keys), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return order, np.flatnonzero(is_first)
+
+
+def _rounds(order: Array, begins: Array) -> tuple[Array, list[int]]:
+    """The positions of each key's first occurrence, then of each key's second, and so on, and where each round ends.
+
+    They are given in the order of their keys, and where in it each key begins.
+    """
+    if len(begins) == len(order):
+        return order, [len(order)]
+    occurrence = np.arange(len(order))
+    occurrence -= np.repeat(begins, np.diff(begins, append=len(order)))
+    ends: list[int] = np.cumsum(np.bincount(occurrence)).tolist()
+    return order[stable_argsort(occurrence)], ends
+
+
+def _ordered_integers(values: Array, name: str) -> Array:
+    """Floats as integers in the same order, with -0 below +0, and NaN where `name` (minimum or maximum) takes it."""
+    wide = widen(values)
+    ordered = total_order_key(wide)
+    limits = np.iinfo(ordered.dtype)
+    ordered[np.isnan(wide)] = limits.max if name == "maximum" else limits.min
+    return ordered
+
+
+def _from_ordered_integers(ordered: Array, element_type: ElementType) -> Array:
+    """The inverse of `_ordered_integers`."""
+    limits = np.iinfo(ordered.dtype)
+    wide = total_order_key(ordered).view(element_type.compute)
+    wide[(ordered == limits.max) | (ordered == limits.min)] = np.nan
+    return narrow(wide, element_type)
 
 
 @frozen
-class Keys:
-    """Where pieces go."""
-
-    keys: Array
-    """The row of each piece."""
-    fitting: Array | None
-    """The numbers of the windows that fit, where some do not."""
-
-
-@frozen
-class Placement:
-    """Where updates go: the operand as a table of rows, each window as one piece per row that it touches."""
-
-    vectors: IndexVectors
-    sizes: tuple[int, ...]
-    """Of the operand."""
-    window: tuple[int, ...]
-    """Window sizes by operand dimension."""
-    moving: tuple[int, ...]
-    """The operand dimensions in which windows start at different places: together they number the rows."""
-    resting: tuple[int, ...]
-    """The other operand dimensions: those of a row."""
-    update_axes: tuple[int, ...]
-    """The updates' dimensions, batch dimensions first."""
-    offsets: Array
-    """The rows of a window, counted from its first."""
-
-    @classmethod
-    def of(
-        cls, vectors: IndexVectors, sizes: tuple[int, ...], window: tuple[int, ...], update_axes: tuple[int, ...]
-    ) -> Placement:
-        """The placement of windows in an operand of `sizes`; `update_axes` are the updates' dimensions, batch first."""
-        starting = (*vectors.dimensions, *vectors.numbers)
-        moving = tuple(sorted(axis for axis in starting if window[axis] < sizes[axis]))
-        offsets: Array = np.zeros(1, np.int64)
-        for axis in moving:
-            offsets = np.add.outer(offsets * sizes[axis], np.arange(window[axis])).reshape(-1)
-        resting = tuple(axis for axis in range(len(sizes)) if axis not in moving)
-        return cls(vectors, sizes, window, moving, resting, update_axes, offsets)
-
-    def keys(self, indices: Array) -> Keys | None:
-        """Where the pieces of updates go, or None where no window fits."""
-        batch = self.vectors.batch
-        if not prod(batch) or not prod(self.window):
-            return None
-        starts = self.vectors.starts(indices)
-        fitting = self._fitting(starts)
-        if fitting is not None and not fitting.size:
-            return None
-        first: Array = np.zeros((), np.int64)
-        for number, axis in enumerate(self.moving):
-            first = first * self.sizes[axis] + starts[axis] if number else starts[axis]
-        first = (first if first.shape == batch else np.broadcast_to(first, batch)).reshape(-1)
-        first = first if fitting is None else first[fitting]
-        return Keys(first if len(self.offsets) == 1 else np.add.outer(first, self.offsets).reshape(-1), fitting)
-
-    def _fitting(self, starts: dict[int, Array]) -> Array | None:
-        """The numbers of the windows that lie within the operand; None where all do."""
-        limits = {axis: self.sizes[axis] - self.window[axis] for axis in self.vectors.dimensions}
-        outside = [axis for axis, limit in limits.items() if not lie_within(starts[axis], limit)]
-        if not outside:
-            return None
-        fits = np.ones(self.vectors.batch, np.bool_)
-        for axis in outside:
-            fits &= (starts[axis] >= 0) & (starts[axis] <= limits[axis])
-        return np.flatnonzero(fits)
-
-    @property
-    def has_leading_rows(self) -> bool:
-        """Whether a row-major operand is a table of rows as it lies."""
-        return self.moving == tuple(range(len(self.moving)))
-
-    def table(self, operand: Array) -> Array:
-        """A copy of the operand as `[rows, resting dimensions...]`."""
-        return self.rows(row_major(operand.transpose(*self.moving, *self.resting)))
-
-    def rows(self, transposed: Array) -> Array:
-        """`[moving dimensions..., resting dimensions...]` as `[rows, resting dimensions...]`; a view if row-major."""
-        return transposed.reshape(prod(transposed.shape[: len(self.moving)]), *transposed.shape[len(self.moving) :])
-
-    def target(self, table: Array) -> Array:
-        """The part of a table that windows reach."""
-        return table[(slice(None), *(slice(self.window[axis]) for axis in self.resting))]
-
-    def pieces(self, updates: Array, keys: Keys) -> Array:
-        """Updates as `[keys, resting dimensions...]`."""
-        windows = updates.transpose(self.update_axes).reshape(-1, *self.window)
-        if keys.fitting is not None:
-            windows = windows[keys.fitting]
-        windows = windows.transpose(0, *(axis + 1 for axis in (*self.moving, *self.resting)))
-        return windows.reshape(len(keys.keys), *windows.shape[1 + len(self.moving) :])
-
-    def restored(self, table: Array) -> Array:
-        """A table as an array of the operand's shape."""
-        axes = (*self.moving, *self.resting)
-        return table.reshape([self.sizes[axis] for axis in axes]).transpose(np.argsort(axes))
-
-
-@frozen
-class ScatterAttributes:
+class ScatterAttributes(WindowAttributes):
     """Which dimensions of operands, scatter indices and updates correspond."""
 
-    update_window_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
-    inserted_window_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
-    scatter_dims_to_operand_dims: tuple[int, ...] = attribute(Grammar.INT_LIST)
-    input_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    scatter_indices_batching_dims: tuple[int, ...] = attribute(Grammar.INT_LIST, default=())
-    index_vector_dim: int = attribute(Grammar.INT)
-    indices_are_sorted: bool = attribute(Grammar.BOOL, default=False)
-    unique_indices: bool = attribute(Grammar.BOOL, default=False)
+    names: ClassVar = WindowNames(
+        opcode="scatter",
+        indices="indices",
+        index_map="scatter_dims_to_operand_dims",
+        operand_batching="input_batching_dims",
+        indices_batching="scatter_indices_batching_dims",
+        left_out="inserted_window_dims",
+        windows="update_window_dims",
+    )
+
+    update_window_dims: Dimensions = attribute()
+    inserted_window_dims: Dimensions = attribute()
+    scatter_dims_to_operand_dims: Dimensions = attribute()
+    input_batching_dims: Dimensions = attribute(default=())
+    scatter_indices_batching_dims: Dimensions = attribute(default=())
+    index_vector_dim: int = attribute()
+    indices_are_sorted: bool = attribute(default=False)
+    unique_indices: bool = attribute(default=False)
     to_apply: str = attribute(Grammar.COMPUTATION)
-
-
-_NAMES = WindowNames(
-    opcode="scatter",
-    indices="indices",
-    index_map="scatter_dims_to_operand_dims",
-    operand_batching="input_batching_dims",
-    indices_batching="scatter_indices_batching_dims",
-    left_out="inserted_window_dims",
-    windows="update_window_dims",
-)
 
 
 @opcode(
@@ -181,7 +330,7 @@ _NAMES = WindowNames(
     overwrites=0,
     rounding=Rounding.SUM,
     in_place=True,
-    fast_in="hloexec.ops.indexing.fast.scatter",
+    fast_in="hloexec.ops.indexing.fast.indexing",
 )
 class Scatter:
     """out = operand; for each batch in order: out[start[batch] + window] = f(out[…], updates[batch, window])
@@ -210,7 +359,7 @@ class Scatter:
         operand, updates = use.shapes[0], use.shapes[count + 1]
         window = window_sizes(attributes, operand.rank, updates.dimensions)
         room = [operand.dimensions[d] - window[d] for d in attributes.scatter_dims_to_operand_dims]
-        yield count, vectors_demand(attributes, use.shapes[count], room)
+        yield count, attributes.vectors_demand(use.shapes[count], room)
 
     @staticmethod
     def demands_for(use: Use, demand: Demand) -> Demanded:
@@ -223,11 +372,11 @@ class Scatter:
         use.same(*operands[:count], *use.result.leaves.values())
         updates = operands[count + 1]
         use.same(*operands[count + 1 :])
-        kept = window_dimensions(_NAMES, attributes, len(operands[0]))
+        kept = attributes.window_dimensions(len(operands[0]))
         for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
             relate_window_of(use, operands[0][dimension], updates[window])
         batch = [updates[number] for number in _batch_axes(attributes, len(updates))]
-        relate_starts(_NAMES, use, operands[0], count, batch)
+        attributes.relate_starts(use, operands[0], count, batch)
         use.sums_over(batch)
 
     @staticmethod
@@ -249,14 +398,14 @@ class Scatter:
         return placement.restored(table)
 
     @staticmethod
-    def infer(*operands: Shape, attributes: ScatterAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+    def infer(*operands: Shape, attributes: ScatterAttributes, computations: Programs) -> Shape:
         count = len(operands) // 2
         require(
             len(operands) == 2 * count + 1,
             "scatter takes N operands, the indices and N updates, so an odd number of operands, but has "
             f"{len(operands)}",
         )
-        arrays = [array_shape(operand, f"operand {i} of scatter") for i, operand in enumerate(operands)]
+        arrays = operand_shapes(operands, "scatter")
         sources, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
         for source, update in zip(sources, updates, strict=True):
             _require_dimensions(source, indices, update, attributes)
@@ -274,11 +423,11 @@ class Scatter:
         *operands: Array,
         attributes: ScatterAttributes,
         shape: Shape,
-        operand_shapes: tuple[ArrayShape, ...],
-        computations: tuple[Callee, ...],
+        operand_shapes: ArrayShapes,
+        computations: Callees,
         numerics: NumericsPolicy = REFERENCE,
         out: Array | None = None,
-    ) -> Array | tuple[Array, ...]:
+    ) -> Array | Arrays:
         count = len(operands) // 2
         extents, bound = operands[0].shape, operand_shapes[0].dimensions
         declared = parts_of(shape)
@@ -287,15 +436,14 @@ class Scatter:
         indices, *updates = _of_one_batch(operands[count:], operand_shapes[count:], attributes)
         updates = [in_type(*pair) for pair in zip(updates, types, strict=True)]
         kernel = Scattering.of(attributes, bound, indices.shape, updates[0].shape, computations[0], numerics.is_exact)
-        with np.errstate(all="ignore"):
-            found = kernel(*sources, indices, *updates, out=out)
+        found = kernel(*sources, indices, *updates, out=out)
         results = found if isinstance(found, tuple) else (found,)
         if extents != bound:
             results = tuple(part(result, map(slice, extents)) for result in results)
         return results if isinstance(shape, TupleShape) else results[0]
 
     @staticmethod
-    def summed(*, operand_shapes: tuple[ArrayShape, ...], computations: tuple[Callee, ...]) -> Summation | None:
+    def summed(*, operand_shapes: ArrayShapes, computations: Callees) -> Summation | None:
         """Four times as many terms as a place has on average, since places are not met equally often."""
         names = recognise_components(computations[0].computation) or ()
         terms = 4 * max(1.0, operand_shapes[-1].element_count / max(1, operand_shapes[0].element_count))
@@ -315,16 +463,16 @@ class Scattering:
     def of(
         cls,
         attributes: ScatterAttributes,
-        operand: tuple[int, ...],
-        indices: tuple[int, ...],
-        updates: tuple[int, ...],
+        operand: Dimensions,
+        indices: Dimensions,
+        updates: Dimensions,
         combiner: Callee,
         is_exact: bool = False,
     ) -> Scattering:
         """For operands, indices and updates of these sizes."""
         return cls(_placement(attributes, operand, indices, updates), combining(combiner, is_exact=is_exact))
 
-    def __call__(self, *operands: Array, out: Array | None = None) -> Array | tuple[Array, ...]:
+    def __call__(self, *operands: Array, out: Array | None = None) -> Array | Arrays:
         count, placement = len(operands) // 2, self.placement
         keys = placement.keys(operands[count])
         if keys is None:
@@ -345,26 +493,26 @@ class Scattering:
 
 
 def _placement(
-    attributes: ScatterAttributes, operand: tuple[int, ...], indices: tuple[int, ...], updates: tuple[int, ...]
+    attributes: ScatterAttributes, operand: Dimensions, indices: Dimensions, updates: Dimensions
 ) -> Placement:
     window = window_sizes(attributes, len(operand), updates)
     axes = (*_batch_axes(attributes, len(updates)), *attributes.update_window_dims)
-    return Placement.of(index_vectors(_NAMES, attributes, indices), operand, window, axes)
+    return Placement.of(attributes.vectors(indices), operand, window, axes)
 
 
 def _require_dimensions(
     source: ArrayShape, indices: ArrayShape, update: ArrayShape, attributes: ScatterAttributes
 ) -> None:
     """Raise ShapeError unless the dimensions of one operand, the indices and its updates correspond."""
-    require_windows(_NAMES, attributes, source, indices)
+    attributes.require_windows(source, indices)
     window_dims = attributes.update_window_dims
-    kept = window_dimensions(_NAMES, attributes, source.rank)
+    kept = attributes.window_dimensions(source.rank)
     require(
         len(window_dims) == len(kept),
         f"scatter's update_window_dims must name an updates dimension for each of the {len(kept)} operand dimensions "
         f"that are neither inserted nor batching, but name {len(window_dims)}",
     )
-    batch, _ = batch_sizes(indices, attributes.index_vector_dim)
+    batch, _ = attributes.batch_sizes(indices)
     require(
         update.rank == len(batch) + len(kept),
         f"the updates of scatter must have rank {len(batch) + len(kept)}, one dimension for each of the {len(batch)} "
@@ -410,10 +558,10 @@ def _require_combiner(combiner: ProgramShape, sources: list[ArrayShape], updates
         )
 
 
-def window_sizes(attributes: ScatterAttributes, rank: int, update_sizes: tuple[int, ...]) -> tuple[int, ...]:
+def window_sizes(attributes: ScatterAttributes, rank: int, update_sizes: Dimensions) -> Dimensions:
     """The sizes of windows by operand dimension: 1 in those that the updates lack."""
     sizes = [1] * rank
-    kept = window_dimensions(_NAMES, attributes, rank)
+    kept = attributes.window_dimensions(rank)
     for dimension, window in zip(kept, attributes.update_window_dims, strict=True):
         sizes[dimension] = update_sizes[window]
     return tuple(sizes)

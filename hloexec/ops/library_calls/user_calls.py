@@ -11,7 +11,7 @@ from hloexec.core.arguments import described, require_text, wrong
 from hloexec.core.arrays import as_array
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
-from hloexec.ops.movement.copying import lies_in_order, row_major
+from hloexec.ops.common import lies_in_order, row_major
 from hloexec.ops.registry import USER_CALLS, Entry, Role, Rule
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""Assembling new arrays: concatenate, pad, iota.
+"""Assembling new arrays: concatenate, pad, iota, and shuffle.
 
 Strides over one operand cannot express these, except for a pad that only crops, so their results are new arrays. Sizes
 come from the arrays themselves, not from declared shapes, so that bounded-dynamic operands (arrays of their runtime
@@ -14,20 +14,31 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, PaddingDimension, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Literal, PaddingDimension, Shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
-from hloexec.ops.arena import empty
+from hloexec.core.values import Array, Dimensions
+from hloexec.errors import EvaluationError
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, flags, in_type, narrow, require, same_type_ignoring_float_width, shape_of
+from hloexec.ops.common import (
+    array_shape,
+    filled,
+    flags,
+    in_type,
+    narrow,
+    operand_shapes,
+    require,
+    require_distinct_dimensions,
+    same_type_ignoring_float_width,
+    shape_of,
+    widen,
+)
 from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.movement.columns import concatenate_demand, joined_columns, pad_demand, padded_columns
-from hloexec.ops.movement.copying import filled
-from hloexec.ops.movement.extents import cut_to_common_extents
-from hloexec.ops.probes import Probe
+from hloexec.ops.movement.dynamic_shapes import cut_to_common_extents
 from hloexec.ops.registry import opcode
-from hloexec.ops.relations import Relating, Resizing, relate_part, relate_sum, resized_start
-from hloexec.ops.traits import ALL_OPERANDS
+from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_sum, resized_start
+from hloexec.ops.resources import empty
+from hloexec.ops.traits import ALL_OPERANDS, Probe
 
 
 @frozen
@@ -43,7 +54,7 @@ class ConcatenateAttributes:
     attributes=ConcatenateAttributes,
     any_order=True,
     moves=ALL_OPERANDS,
-    fast_in="hloexec.ops.movement.fast.assembly",
+    fast_in="hloexec.ops.movement.fast.movement",
 )
 class Concatenate:
     """The operands one after the other along `dimension`   (XLA: Concatenate)"""
@@ -65,7 +76,7 @@ class Concatenate:
 
     @staticmethod
     def infer(*operands: Shape, attributes: ConcatenateAttributes) -> ArrayShape:
-        sources = [array_shape(operand, f"operand {i} of concatenate") for i, operand in enumerate(operands)]
+        sources = operand_shapes(operands, "concatenate")
         first, dimension = sources[0], attributes.dimension
         require(0 <= dimension < first.rank, f"concatenate's dimension {dimension} is not one of its operand {first}")
         element_type = first.element_type
@@ -84,10 +95,7 @@ class Concatenate:
 
     @staticmethod
     def evaluate(
-        *operands: Array,
-        attributes: ConcatenateAttributes,
-        shape: ArrayShape,
-        operand_shapes: tuple[ArrayShape, ...],
+        *operands: Array, attributes: ConcatenateAttributes, shape: ArrayShape, operand_shapes: ArrayShapes
     ) -> Array:
         axis = attributes.dimension
         operands = tuple(cut_to_common_extents(operands, operand_shapes, apart=axis))
@@ -108,7 +116,7 @@ class PadAttributes:
 class Padding:
     """The kernel of pad for an operand and a value of one type."""
 
-    sizes: tuple[int, ...]
+    sizes: Dimensions
     """Of the result."""
     kept: tuple[Any, ...]
     """What of the operand is not cropped, as an index."""
@@ -118,7 +126,7 @@ class Padding:
     """Whether it is all of the result."""
 
     @classmethod
-    def of(cls, sizes: tuple[int, ...], padding: Sequence[PaddingDimension]) -> Padding:
+    def of(cls, sizes: Dimensions, padding: Sequence[PaddingDimension]) -> Padding:
         """For an operand of these sizes."""
         padded = tuple(max(0, size) for size in map(_padded_size, sizes, padding))
         placed = list(map(placement, sizes, padded, padding))
@@ -144,7 +152,7 @@ class Padding:
     attributes=PadAttributes,
     any_order=True,
     moves=(0, 1),
-    fast_in="hloexec.ops.movement.fast.assembly",
+    fast_in="hloexec.ops.movement.fast.movement",
 )
 class Pad:
     """out[low + i * (interior + 1)...] = operand[i...], and the padding value elsewhere   (XLA: Pad)
@@ -230,10 +238,10 @@ def placement(size: int, padded: int, entry: PaddingDimension) -> tuple[slice, s
 class IotaAttributes:
     """The dimension along which the numbers grow."""
 
-    iota_dimension: int = attribute(Grammar.INT)
+    iota_dimension: int = attribute()
 
 
-@opcode("iota", operands=0, attributes=IotaAttributes, any_order=True, fast_in="hloexec.ops.movement.fast.assembly")
+@opcode("iota", operands=0, attributes=IotaAttributes, any_order=True, fast_in="hloexec.ops.movement.fast.movement")
 class Iota:
     """out[i...] = i[iota_dimension], converted to the declared element type   (XLA: Iota)"""
 
@@ -280,3 +288,91 @@ def numbers_between(start: int, stop: int, element_type: ElementType) -> Array:
     if element_type.is_complex:
         return np.arange(start, stop).astype(element_type.storage)
     return narrow(np.arange(start, stop, dtype=np.float64), element_type)
+
+
+@frozen
+class ShuffleAttributes:
+    """`mode=rotate, shifts={1}`, a shift for each of `dimensions`; `mode=permute, indices=s32[4]{0} {3, 1, 0, 2}`."""
+
+    dimensions: Dimensions = attribute()
+    mode: str = attribute(Grammar.ENUM, choices=("rotate", "permute"))
+    shifts: Dimensions | None = attribute(default=None)
+    indices: Literal | None = attribute(Grammar.LITERAL, default=None)
+
+
+@opcode("shuffle", operands=1, attributes=ShuffleAttributes, any_order=True, moves=(0,), repeats=True)
+class Shuffle:
+    """Rotates or permutes elements along `dimensions`; the result has the operand's shape.
+
+    rotate: out[..., i, ...] = operand[..., (i + shift) mod size, ...] for each dimension and its shift.
+    permute: each element of the result comes from the coordinates that `indices` holds for it, one for each of
+    `dimensions`, in an innermost dimension that one may go without; sizes of 1 among the others stand for every size.
+    The element's coordinates in other dimensions are its own. Source: XLA, ShuffleExpander.
+    """
+
+    layout_of = (0,)
+    probe = Probe("T[3] shuffle(a0), dimensions={0}, mode=rotate, shifts={1}", ("T[3]",))
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        if use.attributes.mode == "rotate":
+            pointwise(use)
+        else:
+            use.keep_all("its elements are permuted by a constant")
+
+    @staticmethod
+    def infer(operand: Shape, *, attributes: ShuffleAttributes) -> ArrayShape:
+        source = array_shape(operand, "the operand of shuffle")
+        require(bool(attributes.dimensions), "shuffle needs at least one dimension")
+        require_distinct_dimensions(attributes.dimensions, source.rank, "shuffle's dimensions")
+        if attributes.mode == "rotate":
+            require(attributes.indices is None, "a shuffle that rotates has no indices")
+            given = len(attributes.shifts or ())
+            wanted = len(attributes.dimensions)
+            require(
+                given == wanted, f"a shuffle that rotates {wanted} dimensions needs as many shifts, but has {given}"
+            )
+        else:
+            require(attributes.shifts is None, "a shuffle that permutes has no shifts")
+            _require_indices(source, attributes)
+        return shape_of(source.element_type, source.dimensions, flags(source))
+
+    @staticmethod
+    def evaluate(operand: Array, *, attributes: ShuffleAttributes) -> Array:
+        if attributes.shifts is not None:
+            return np.roll(operand, [-shift for shift in attributes.shifts], attributes.dimensions)
+        assert attributes.indices is not None
+        if not isinstance(attributes.indices.value, np.ndarray):
+            raise EvaluationError("the text of the module leaves out the indices of a shuffle")
+        return _permuted(operand, attributes.dimensions, widen(attributes.indices.value))
+
+
+def _require_indices(source: ArrayShape, attributes: ShuffleAttributes) -> None:
+    count = len(attributes.dimensions)
+    require(attributes.indices is not None, "a shuffle that permutes needs indices")
+    assert attributes.indices is not None
+    indices = array_shape(attributes.indices.shape, "indices of shuffle")
+    sizes = indices.dimensions
+    if count == 1 and indices.rank == source.rank:
+        sizes = (*sizes, 1)
+    *places, coordinates = sizes or (0,)
+    fits = len(places) == source.rank and all(
+        ours in (1, theirs) for ours, theirs in zip(places, source.dimensions, strict=True)
+    )
+    require(
+        indices.element_type.is_integral and fits and coordinates == count,
+        f"indices of a shuffle of {source} along {count} dimensions must be integers, {count} for each element, but "
+        f"have shape {indices}",
+    )
+
+
+def _permuted(operand: Array, dimensions: Sequence[int], indices: Array) -> Array:
+    if indices.ndim == operand.ndim:
+        indices = indices[..., np.newaxis]
+    places: list[Array] = list(np.ogrid[tuple(slice(size) for size in operand.shape)])
+    for number, dimension in enumerate(dimensions):
+        found = places[dimension] = indices[..., number].astype(np.int64)
+        size = operand.shape[dimension]
+        if found.size and not 0 <= found.min() <= found.max() < size:
+            raise EvaluationError(f"indices of a shuffle reach beyond dimension {dimension} of size {size}")
+    return np.ascontiguousarray(operand[tuple(places)]).reshape(operand.shape)

@@ -15,17 +15,16 @@ from operator import mul
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
-from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Dimensions
 from hloexec.errors import UnsupportedError
-from hloexec.ops.common import array_shape, flags, require, shape_of
+from hloexec.ops.common import array_shape, flags, require, reshaped, shape_of
 from hloexec.ops.movement.columns import physical_columns, physical_demand
-from hloexec.ops.movement.copying import reshaped
-from hloexec.ops.movement.extents import completed, part, reshaped_extents
-from hloexec.ops.probes import Probe
+from hloexec.ops.movement.dynamic_shapes import completed, part, reshaped_extents
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, relate_bytes, relate_reshape
+from hloexec.ops.traits import Probe
 
 _COMBINED = -1
 """The tile dimension written `*`: the dimension joins the next more minor one before tiling."""
@@ -38,7 +37,7 @@ _COMBINED = -1
     moves=(0,),
     keeps_all=True,
     aliases=(((), ()),),
-    fast_in="hloexec.ops.movement.fast.bitcast",
+    fast_in="hloexec.ops.movement.fast.movement",
 )
 class Bitcast:
     """The operand's elements in physical order, as the physical elements of the result   (XLA: "Shapes and layout")
@@ -74,7 +73,7 @@ class Bitcast:
         return shape_of(result.element_type, result.dimensions, flags(result))
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: ArrayShapes) -> Array:
         (source,) = operand_shapes
         if shape.dynamic_dimensions or source.dynamic_dimensions:
             return _dynamic_bitcast(operand, source, shape)
@@ -89,7 +88,7 @@ class Bitcast:
         return _untiled(physical, plan.result_tiling).transpose(plan.result_axes)
 
     @staticmethod
-    def memory_order(order: MemoryOrder, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> MemoryOrder:
+    def memory_order(order: MemoryOrder, *, shape: ArrayShape, operand_shapes: ArrayShapes) -> MemoryOrder:
         (source,) = operand_shapes
         if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
             return tuple(range(shape.rank))
@@ -100,17 +99,17 @@ class Bitcast:
 class _Split:
     """One tile: the minor dimensions of an array become counts of blocks, and the sizes of these."""
 
-    sizes: tuple[int, ...]
+    sizes: Dimensions
     """Before the split, dimensions joined by `*`."""
-    padded: tuple[int, ...]
-    paired: tuple[int, ...]
+    padded: Dimensions
+    paired: Dimensions
     """The split shape with each block count beside its block size."""
-    axes: tuple[int, ...]
+    axes: Dimensions
     """The transposition from there to all counts followed by all blocks."""
-    result: tuple[int, ...]
+    result: Dimensions
 
     @classmethod
-    def of(cls, sizes: tuple[int, ...], tile: tuple[int, ...]) -> _Split:
+    def of(cls, sizes: Dimensions, tile: Dimensions) -> _Split:
         first = len(sizes) - len(tile)
         leading, pairs = sizes[:first], range(first, first + 2 * len(tile))
         counts = tuple(-(-size // extent) for size, extent in zip(sizes[first:], tile, strict=True))
@@ -127,22 +126,22 @@ class _Split:
 class _Tiling:
     """The tiles of a layout applied one after the other to dimensions in major-to-minor order."""
 
-    logical: tuple[int, ...]
+    logical: Dimensions
     splits: tuple[_Split, ...]
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> Dimensions:
         """The dimensions as stored, padding included."""
         return self.splits[-1].result if self.splits else self.logical
 
 
 @frozen
 class _Plan:
-    major_to_minor: tuple[int, ...]
+    major_to_minor: Dimensions
     """The operand's dimensions in physical order."""
     tiling: _Tiling
     result_tiling: _Tiling
-    result_axes: tuple[int, ...]
+    result_axes: Dimensions
     """Where in physical order each result dimension lies."""
     is_whole: bool
     is_same_width: bool
@@ -184,7 +183,7 @@ def bits_plan(source: ArrayShape, result: ArrayShape) -> _Plan:
     )
 
 
-def _major_to_minor(shape: ArrayShape) -> tuple[int, ...]:
+def _major_to_minor(shape: ArrayShape) -> Dimensions:
     minor_to_major = shape.layout.minor_to_major if shape.layout else ()
     if not minor_to_major:
         return tuple(range(shape.rank))
@@ -200,7 +199,7 @@ def is_row_major(shape: ArrayShape) -> bool:
     return _major_to_minor(shape) == tuple(range(shape.rank)) and not _tiles(shape)
 
 
-def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
+def _tiles(shape: ArrayShape) -> tuple[Dimensions, ...]:
     tiles = shape.layout.tiles if shape.layout else ()
     for tile in tiles:
         sizes = ",".join("*" if size == _COMBINED else str(size) for size in tile)
@@ -211,7 +210,7 @@ def _tiles(shape: ArrayShape) -> tuple[tuple[int, ...], ...]:
     return tiles
 
 
-def _tiling(sizes: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) -> _Tiling:
+def _tiling(sizes: Dimensions, tiles: tuple[Dimensions, ...]) -> _Tiling:
     """The steps of tiling dimensions in major-to-minor order."""
     splits: list[_Split] = []
     current = sizes
@@ -257,7 +256,7 @@ def _dynamic_bitcast(operand: Array, source: ArrayShape, shape: ArrayShape) -> A
     return _reinterpreted(operand.reshape(reshaped_extents(operand.shape, source, shape)), shape.element_type)
 
 
-@opcode("bitcast-convert", operands=1, may_be_view=True, reads_bits=True, fast_in="hloexec.ops.movement.fast.bitcast")
+@opcode("bitcast-convert", operands=1, may_be_view=True, reads_bits=True, fast_in="hloexec.ops.movement.fast.movement")
 class BitcastConvert:
     """The operand's bits as another element type   (XLA: BitcastConvertType)
 

@@ -132,7 +132,7 @@ def reverse_demand(use: Use, number: int, demand: Demand) -> Demand:
     if axis is None or axis not in use.attributes.dimensions:
         return demand_of_whole_axis(use, number, demand)
     ends = _along(use, demand, axis)
-    return demand.with_columns(None if ends is None else Columns(_stride(use, axis), ends[::-1]))
+    return demand.with_columns(None if ends is None else Columns(stride_of(use.shape.dimensions, axis), ends[::-1]))
 
 
 def slice_demand(use: Use, number: int, demand: Demand) -> Demand:
@@ -254,5 +254,8 @@ def _along(use: Use, demand: Demand, axis: int) -> tuple[Ends, ...] | None:
     return None if demand.columns is None or sizes[axis] > MOST_COLUMNS else demand.columns.along(sizes, axis)
 
 
-def _stride(use: Use, axis: int) -> int:
-    return stride_of(use.shape.dimensions, axis)
+def start_demand(room: Sequence[int], stride: int) -> Demand:
+    """The demand on index vectors, given how far windows can start from 0 in the dimension in which each component
+    counts, and how far from each other components lie in row-major order."""
+    found = Demand(is_defined_beyond=True)
+    return found.with_columns(Columns(stride, tuple((0, max(0, free)) for free in room)) if room else None)

@@ -1,22 +1,26 @@
-"""Moving a whole array: broadcast, reshape, transpose, slice, reverse, copy.
+"""Moving a whole array (broadcast, reshape, transpose, slice, reverse, copy), and views as data.
 
 Every element of the result is an element of the operand. Where strides can express the movement the result is a view of
 the operand. Sizes come from the arrays themselves, not from declared shapes, so that a
 bounded-dynamic operand (an array of its runtime extents) moves like any other. Source of the rules: XLA, "Operation
 semantics".
+
+Views as data: the index that makes one of an array, which passes of a plan compose and generated Python writes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Shape, SliceDimension
+from hloexec.core.ir import ArrayShape, ArrayShapes, Shape, SliceDimension
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Dimensions
 from hloexec.core.wording import braced
 from hloexec.ops.attributes import Grammar, attribute
-from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, shape_of
+from hloexec.ops.common import array_shape, flags, require, require_distinct_dimensions, reshaped, row_major, shape_of
 from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.columns import (
     in_order_columns,
@@ -27,18 +31,64 @@ from hloexec.ops.movement.columns import (
     slice_demand,
     transpose_demand,
 )
-from hloexec.ops.movement.copying import reshaped, row_major
-from hloexec.ops.movement.extents import part, reshaped_extents, reshaped_flags, reshapes_all_extents, with_zeros
-from hloexec.ops.probes import Probe
+from hloexec.ops.movement.dynamic_shapes import part, reshaped_extents, reshaped_flags, reshapes_all_extents, with_zeros
 from hloexec.ops.registry import MemoryOrder, opcode
 from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
+from hloexec.ops.traits import Probe
+
+
+@frozen
+class Indexing:
+    """The kernel operand[index], a view: of slices, integers where a dimension of one element goes, None where one
+    comes."""
+
+    index: tuple[Any, ...]
+
+    def __call__(self, operand: Array) -> Array:
+        result: Array = operand[self.index]
+        return result
+
+
+@frozen
+class Spreading:
+    """The kernel that repeats operand[fill] along dimensions of one element."""
+
+    fill: tuple[Any, ...]
+    """What makes the operand's dimensions those of the result, or of one element."""
+    sizes: Dimensions
+    is_copied: bool
+
+    def __call__(self, operand: Array) -> Array:
+        if not self.is_copied:
+            return np.broadcast_to(operand[self.fill], self.sizes)
+        result = np.empty(self.sizes, operand.dtype)
+        result[...] = operand[self.fill]
+        return result
+
+
+def without_units(sizes: Dimensions, others: Dimensions) -> tuple[Any, ...]:
+    """The index that gives an array of some sizes others that differ in dimensions of one element only."""
+    index: list[Any] = []
+    place = 0
+    for size in others:
+        while place < len(sizes) and sizes[place] == 1 and size != 1:
+            index.append(0)
+            place += 1
+        if place < len(sizes) and sizes[place] == size:
+            index.append(slice(None))
+            place += 1
+        else:
+            index.append(None)
+    index += [0] * (len(sizes) - place)
+    # A last `...` keeps an array where all dimensions go.
+    return tuple(index) if slice(None) in index or None in index else (*index, ...)
 
 
 @frozen
 class BroadcastAttributes:
     """Operand dimension i becomes result dimension `dimensions[i]`; a scalar's may be left out."""
 
-    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST, default=(), always_printed=True)
+    dimensions: Dimensions = attribute(default=(), always_printed=True)
 
 
 @opcode(
@@ -49,7 +99,7 @@ class BroadcastAttributes:
     moves=(0,),
     keeps_all=True,
     repeats=True,
-    fast_in="hloexec.ops.movement.fast.strided",
+    fast_in="hloexec.ops.movement.fast.movement",
 )
 class Broadcast:
     """out[i...] = operand[i[dimensions[0]], i[dimensions[1]], ...]   (XLA: Broadcast, the in-dimensions form)
@@ -116,7 +166,7 @@ class Broadcast:
 class ReshapeAttributes:
     """`inferred_dimension` says which result dimension is dynamic where a dynamic operand dimension is split."""
 
-    inferred_dimension: int | None = attribute(Grammar.INT, default=None)
+    inferred_dimension: int | None = attribute(default=None)
 
 
 @opcode(
@@ -127,7 +177,7 @@ class ReshapeAttributes:
     moves=(0,),
     keeps_all=True,
     keeps_order=True,
-    fast_in="hloexec.ops.movement.fast.strided",
+    fast_in="hloexec.ops.movement.fast.movement",
 )
 class Reshape:
     """The same elements in the same row-major order, in other dimensions   (XLA: Reshape)"""
@@ -163,7 +213,7 @@ class Reshape:
         return shape_of(source.element_type, result.dimensions, reshaped_flags(source, result))
 
     @staticmethod
-    def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Array:
+    def evaluate(operand: Array, *, shape: ArrayShape, operand_shapes: ArrayShapes) -> Array:
         if shape.dynamic_dimensions or operand_shapes[0].dynamic_dimensions:
             return reshaped(operand, reshaped_extents(operand.shape, operand_shapes[0], shape))
         return reshaped(operand, shape.dimensions)
@@ -173,7 +223,7 @@ class Reshape:
 class TransposeAttributes:
     """Result dimension i is operand dimension `dimensions[i]`."""
 
-    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    dimensions: Dimensions = attribute()
 
 
 @opcode("transpose", operands=1, attributes=TransposeAttributes, may_be_view=True, moves=(0,), keeps_all=True)
@@ -224,7 +274,7 @@ class SliceAttributes:
     attributes=SliceAttributes,
     may_be_view=True,
     moves=(0,),
-    fast_in="hloexec.ops.movement.fast.strided",
+    fast_in="hloexec.ops.movement.fast.movement",
 )
 class Slice:
     """out[i...] = operand[start + i * stride...]   (XLA: Slice)
@@ -289,7 +339,7 @@ class Slice:
 class ReverseAttributes:
     """The dimensions that are reversed."""
 
-    dimensions: tuple[int, ...] = attribute(Grammar.INT_LIST)
+    dimensions: Dimensions = attribute()
 
 
 @opcode("reverse", operands=1, attributes=ReverseAttributes, any_order=True, moves=(0,), keeps_all=True)

@@ -16,7 +16,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.core.precision import part_type, smallest_normal
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, wide, widen
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.resources import in_blocks
 
 BLOCK = 1 << 16
 """Elements at a time. Less would stay in a core's own cache, but threads would wait for Python's lock more than they

@@ -35,11 +35,11 @@ class NumericsPolicy:
     is_exact: bool = False
     """Whether results are the same bits on every machine and within 0.5 + 2⁻²⁰ ULP: see `policies.exact`."""
     flushes_denormals: bool = False
-    """Whether denormal numbers count as zeros: see `ops.policies.flushing`."""
+    """Whether denormal numbers count as zeros: see `ops.policies.backends`."""
     fuses_multiply_add: bool = False
     """Whether a sum of a product is rounded once: see `plan.passes.fma`."""
     has_xla_cpu_functions: bool = False
-    """Whether functions of f32 are XLA:CPU's own approximations: see `ops.policies.xla_cpu`."""
+    """Whether functions of f32 are XLA:CPU's own approximations: see `ops.policies.backends`."""
     ignores_algorithms: bool = False
     """Whether a dot multiplies as its types say, whatever its `algorithm`, as XLA:CPU does."""
     rounding_seed: int | None = None
@@ -47,16 +47,16 @@ class NumericsPolicy:
     only look at whether it is set: `for_any_seed`."""
     contraction_passes: int = 1
     """How many products of parts of their operands the contractions add up that `contraction_operand_mantissa_bits`
-    is about: 1, 3 or 6, as XLA's dot algorithms x3 and x6 do; see `ops.contraction.algorithms`."""
+    is about: 1, 3 or 6, as XLA's dot algorithms x3 and x6 do; see `ops.contraction.dot`."""
     keeps_excess: bool = False
     """Whether elementwise instructions read the results of others before these are rounded to bf16 or f16: see
-    `ops.policies.excess`."""
+    `ops.policies.backends`."""
     narrows_sums: bool = False
     """Whether sums of types narrower than f32 are rounded to them at each step: see
-    `ops.policies.narrow_sums`."""
+    `ops.policies.backends`."""
     has_fast_functions: bool = False
     """Whether functions of f32 are made of powers and logarithms to base 2, and of reciprocals: see
-    `ops.policies.fast_functions`."""
+    `ops.policies.backends`."""
     keeps_formats: bool = False
     """Whether a run that rounds at random does so only in the types that results are computed in, and rounds to the
     formats that the text and the policy name as they say: what is left is what implementations of it may differ by."""

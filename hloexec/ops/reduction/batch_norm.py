@@ -13,22 +13,22 @@ import numpy as np
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Shape, TupleShape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Dimensions
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, flags, narrow, require, same_type_ignoring_float_width, shape_of, widen
 from hloexec.ops.intervals import demand
 from hloexec.ops.policies.exact.doubled import Pair
-from hloexec.ops.policies.exact.normalization import gradients, mean_and_variance, normalized, pair
+from hloexec.ops.policies.exact.sums import gradients, mean_and_variance, normalized, pair
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.probes import Probe
 from hloexec.ops.registry import opcode
 from hloexec.ops.relations import Relating
+from hloexec.ops.traits import Probe
 
 
 @frozen
 class BatchNormAttributes:
     epsilon: float = attribute(Grammar.FLOAT)
-    feature_index: int = attribute(Grammar.INT)
+    feature_index: int = attribute()
 
 
 def relate_features(use: Relating) -> None:
@@ -50,8 +50,7 @@ class BatchNormTraining:
 
     layout_of = (0,)
     probe = Probe(
-        "(T[2,3], T[3], T[3]) batch-norm-training(a0, a1, a2), epsilon=0, feature_index=1",
-        ("T[2,3]", "T[3]", "T[3]"),
+        "(T[2,3], T[3], T[3]) batch-norm-training(a0, a1, a2), epsilon=0, feature_index=1", ("T[2,3]", "T[3]", "T[3]")
     )
     relate = staticmethod(relate_features)
 
@@ -71,15 +70,13 @@ class BatchNormTraining:
     ) -> tuple[Array, Array, Array]:
         element_type = element_type_of(operand.dtype)
         if numerics.is_exact:
-            with np.errstate(all="ignore"):
-                pairs = mean_and_variance(_rows(operand, attributes))
-                mean, variance = (narrow((high + low)[:, 0], element_type) for high, low in pairs)
+            pairs = mean_and_variance(_rows(operand, attributes))
+            mean, variance = (narrow((high + low)[:, 0], element_type) for high, low in pairs)
             return _normalized_exactly(operand, *pairs, scale, offset, attributes), mean, variance
         x, axes = widen(operand), _other_axes(operand, attributes)
-        with np.errstate(all="ignore"):
-            mean = x.mean(axes, keepdims=True)
-            variance = np.square(x - mean).mean(axes, keepdims=True)
-            result = _normalized(x, mean, variance, scale, offset, attributes)
+        mean = x.mean(axes, keepdims=True)
+        variance = np.square(x - mean).mean(axes, keepdims=True)
+        result = _normalized(x, mean, variance, scale, offset, attributes)
         mean, variance = (narrow(value.reshape(-1), element_type) for value in (mean, variance))
         return narrow(result, element_type), mean, variance
 
@@ -116,9 +113,8 @@ class BatchNormInference:
         if numerics.is_exact:
             moments = pair(_column(mean)), pair(_column(variance))
             return _normalized_exactly(operand, *moments, scale, offset, attributes)
-        with np.errstate(all="ignore"):
-            mean, variance = (_along_features(value, operand, attributes) for value in (mean, variance))
-            result = _normalized(widen(operand), mean, variance, scale, offset, attributes)
+        mean, variance = (_along_features(value, operand, attributes) for value in (mean, variance))
+        result = _normalized(widen(operand), mean, variance, scale, offset, attributes)
         return narrow(result, element_type_of(operand.dtype))
 
 
@@ -173,19 +169,17 @@ class BatchNormGrad:
         if numerics.is_exact:
             x, g = (_rows(array, attributes) for array in (operand, grad_output))
             scale, mean, variance = (_column(vector) for vector in (scale, mean, variance))
-            with np.errstate(all="ignore"):
-                grad_operand, *others = gradients(x, g, scale, mean, variance, _epsilon_value(attributes))
+            grad_operand, *others = gradients(x, g, scale, mean, variance, _epsilon_value(attributes))
             grad_scale, grad_offset = (narrow(value[:, 0], element_type) for value in others)
             return _from_rows(grad_operand, operand, attributes), grad_scale, grad_offset
         x, g, axes = widen(operand), widen(grad_output), _other_axes(operand, attributes)
         scale, mean, variance = (_along_features(value, operand, attributes) for value in (scale, mean, variance))
-        with np.errstate(all="ignore"):
-            deviation = np.sqrt(variance + _epsilon(attributes, x))
-            normal = (x - mean) / deviation
-            grad_offset = g.sum(axes, keepdims=True)
-            grad_scale = (g * normal).sum(axes, keepdims=True)
-            count = x.dtype.type(max(1, x.size // max(1, x.shape[attributes.feature_index])))
-            grad_operand = scale / deviation * (g - grad_offset / count - normal * (grad_scale / count))
+        deviation = np.sqrt(variance + _epsilon(attributes, x))
+        normal = (x - mean) / deviation
+        grad_offset = g.sum(axes, keepdims=True)
+        grad_scale = (g * normal).sum(axes, keepdims=True)
+        count = x.dtype.type(max(1, x.size // max(1, x.shape[attributes.feature_index])))
+        grad_operand = scale / deviation * (g - grad_offset / count - normal * (grad_scale / count))
         grad_scale, grad_offset = (narrow(value.reshape(-1), element_type) for value in (grad_scale, grad_offset))
         return narrow(grad_operand, element_type), grad_scale, grad_offset
 
@@ -218,7 +212,7 @@ def _three_results(array: ArrayShape, attributes: BatchNormAttributes) -> TupleS
     return TupleShape((array, features, features))
 
 
-def _other_axes(operand: Array, attributes: BatchNormAttributes) -> tuple[int, ...]:
+def _other_axes(operand: Array, attributes: BatchNormAttributes) -> Dimensions:
     return tuple(axis for axis in range(operand.ndim) if axis != attributes.feature_index)
 
 
@@ -240,10 +234,9 @@ def _normalized(
 def _normalized_exactly(
     operand: Array, mean: Pair, variance: Pair, scale: Array, offset: Array, attributes: BatchNormAttributes
 ) -> Array:
-    with np.errstate(all="ignore"):
-        result = normalized(
-            _rows(operand, attributes), mean, variance, _epsilon_value(attributes), _column(scale), _column(offset)
-        )
+    result = normalized(
+        _rows(operand, attributes), mean, variance, _epsilon_value(attributes), _column(scale), _column(offset)
+    )
     return _from_rows(result, operand, attributes)
 
 

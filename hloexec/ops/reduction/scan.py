@@ -8,18 +8,16 @@ import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
-from hloexec.ops.arena import empty
+from hloexec.core.values import Array, Arrays, Dimensions
 from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.probes import Probe
-from hloexec.ops.reduction.known_reducers import UFUNCS
-from hloexec.ops.reduction.reducers import recognise_value
-from hloexec.ops.registry import ANY, Callee, ProgramShape, opcode
+from hloexec.ops.reduction.reducers import UFUNCS, recognise_value
+from hloexec.ops.registry import ANY, Callees, Programs, opcode
 from hloexec.ops.relations import Relating
-from hloexec.ops.rounding import Rounding, Sums
+from hloexec.ops.resources import empty
 from hloexec.ops.signatures import called, require_parameters, require_same_shape
+from hloexec.ops.traits import Probe, Rounding, Sums
 
 
 @frozen
@@ -27,9 +25,9 @@ class ScanAttributes:
     """`is_associative` lets a backend evaluate steps in another order."""
 
     dimension: int = attribute(Grammar.INT_IN_LIST, name="dimensions")
-    num_carries: int = attribute(Grammar.INT)
-    is_reverse: bool = attribute(Grammar.BOOL, default=False)
-    is_associative: bool = attribute(Grammar.BOOL, default=False)
+    num_carries: int = attribute()
+    is_reverse: bool = attribute(default=False)
+    is_associative: bool = attribute(default=False)
     to_apply: str = attribute(Grammar.COMPUTATION, formerly=("calls",))
 
 
@@ -69,7 +67,7 @@ class Scan:
             use.same([axis for number, axis in enumerate(stack.axes) if number != dimension], part.axes)
 
     @staticmethod
-    def infer(*operands: Shape, attributes: ScanAttributes, computations: tuple[ProgramShape, ...]) -> Shape:
+    def infer(*operands: Shape, attributes: ScanAttributes, computations: Programs) -> Shape:
         program, dimension, carries = computations[0], attributes.dimension, attributes.num_carries
         count = len(operands) - carries
         require(carries >= 0 and count > 0, f"scan has {len(operands)} operands, of which {carries} cannot be carries")
@@ -88,8 +86,7 @@ class Scan:
         require_parameters(program, [*slices, *operands[count:]], "to_apply of scan")
         results = parts_of(program.result)
         require(
-            len(results) >= carries,
-            f"to_apply of scan must return its {carries} carries, but returns {program.result}",
+            len(results) >= carries, f"to_apply of scan must return its {carries} carries, but returns {program.result}"
         )
         outputs = len(results) - carries
         for number, (result, carry) in enumerate(zip(results[outputs:], operands[count:], strict=True)):
@@ -104,7 +101,7 @@ class Scan:
         *operands: Array,
         attributes: ScanAttributes,
         shape: Shape,
-        computations: tuple[Callee, ...],
+        computations: Callees,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Any:
         step, dimension = computations[0], attributes.dimension
@@ -113,7 +110,7 @@ class Scan:
             return _cumulative(fold, *operands, dimension=dimension, is_reverse=attributes.is_reverse)
         count = len(operands) - attributes.num_carries
         inputs = [np.moveaxis(operand, dimension, 0) for operand in operands[:count]]
-        carries: tuple[Array, ...] = operands[count:]
+        carries: Arrays = operands[count:]
         shapes = parts_of(shape)
         outputs = [_empty(element, dimension) for element in shapes[: len(shapes) - attributes.num_carries]]
         steps = range(len(inputs[0]))
@@ -126,7 +123,7 @@ class Scan:
         return whole if isinstance(shape, TupleShape) else whole[0]
 
 
-def _recognised_fold(computation: Computation, operands: tuple[Array, ...]) -> np.ufunc | None:
+def _recognised_fold(computation: Computation, operands: Arrays) -> np.ufunc | None:
     """f where each step gives f(slice, carry) as its only output and as its only carry, if NumPy computes that f."""
     parameters, root = computation.parameters, computation.root
     if len(operands) != 2 or root.opcode != "tuple" or len(root.operands) != 2:
@@ -164,7 +161,7 @@ def _cumulative(
     return result, carry
 
 
-def _without(dimensions: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+def _without(dimensions: Dimensions, dimension: int) -> Dimensions:
     return (*dimensions[:dimension], *dimensions[dimension + 1 :])
 
 

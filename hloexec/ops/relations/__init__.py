@@ -6,21 +6,33 @@ is the product of others; a dimension has at least a certain size, or divides ce
 stay as it is, for a reason. `resize` rules then fit attributes to the new sizes.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from hloexec.ops.relations.parts import (
     relate_bytes,
+    relate_convolution,
     relate_part,
     relate_reshape,
     relate_sum,
+    relate_window,
     relate_window_of,
+    resized_convolution,
     resized_start,
+    resized_windows,
 )
-from hloexec.ops.relations.rules import Axes, Place, RelateRule, Relating, ResizeRule, Resizing, leafwise, pointwise
-from hloexec.ops.relations.windows import relate_convolution, relate_window, resized_convolution, resized_windows
-
-if TYPE_CHECKING:
-    from hloexec.ops.relations.unknowns import Equation, Position, Product, Relations, Value
+from hloexec.ops.relations.rules import (
+    Axes,
+    Equation,
+    Place,
+    Position,
+    Product,
+    RelateRule,
+    Relating,
+    Relations,
+    ResizeRule,
+    Resizing,
+    Value,
+    leafwise,
+    pointwise,
+)
 
 __all__ = [
     "Axes",
@@ -47,12 +59,3 @@ __all__ = [
     "resized_start",
     "resized_windows",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """What only those need who collect the relations of a module, imported when they do."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hloexec.ops.relations import unknowns
-
-    return getattr(unknowns, name)

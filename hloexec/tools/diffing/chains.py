@@ -10,8 +10,8 @@ from hloexec.analysis.numerics.error_budget import LAMBDA, Chain, chains_of, own
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, flat_shapes
 from hloexec.core.precision import unit_roundoff
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
 

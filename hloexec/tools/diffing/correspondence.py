@@ -12,8 +12,7 @@ from hloexec.core.wording import counted, listing
 from hloexec.engine.devices.manual_regions import is_boundary
 from hloexec.engine.devices.topology import Topology
 from hloexec.errors import InputError
-from hloexec.ops.operations import exchanges
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, exchanges, role_of
 from hloexec.tools.diffing.graph import Node
 
 

@@ -24,8 +24,7 @@ import numpy as np
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Role, find_opcode, role_of, traits_of
 from hloexec.tools.diffing.digests import Digest
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.recording.arrays import Arrays

@@ -38,9 +38,8 @@ from hloexec.engine.exec.observers import Observer, Stages
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import HloError, InputError
-from hloexec.ops.operations import traits_of
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.diffing.agreement import is_near
 from hloexec.tools.diffing.bounds import Bounds, PathBounds
 from hloexec.tools.diffing.chains import InstructionChains

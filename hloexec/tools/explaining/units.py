@@ -5,7 +5,7 @@ from __future__ import annotations
 from hloexec.analysis.calls import entered_computations
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
-from hloexec.ops.policies.concerns import concerns
+from hloexec.ops.policies.backends import concerns
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, combined, mixed
 from hloexec.tools.summary import summarize_computations
 

@@ -17,9 +17,8 @@ from hloexec.core.wording import argument, quoted
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import InputError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.control.making import make_parameter
-from hloexec.ops.operations import exchanges, traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.control.flow import make_parameter
+from hloexec.ops.registry import Role, exchanges, find_opcode, role_of, traits_of
 
 
 @frozen

@@ -15,8 +15,7 @@ from hloexec.core.wording import counted, listing
 from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.language.text.shape_text import literal_text
-from hloexec.ops.operations import operation_name
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, operation_name, role_of
 from hloexec.tools.graphing.colours import Colours, ink
 from hloexec.tools.graphing.flow import Place
 from hloexec.tools.graphing.graphs import Cluster, Graph, Node

@@ -18,7 +18,7 @@ from hloexec.core.ir import Instruction
 from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import operation_name
+from hloexec.ops.registry import operation_name
 from hloexec.tools.graphing.colours import ink
 from hloexec.tools.graphing.flow import Flow, Place
 from hloexec.tools.graphing.graphs import Cluster, Graph, Node, whole

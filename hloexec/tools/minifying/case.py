@@ -21,7 +21,7 @@ from hloexec.engine.exec.observers import Event
 from hloexec.engine.exec.running import run_devices
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import InputError
-from hloexec.ops.control.making import make_parameter, make_tuple
+from hloexec.ops.control.flow import make_parameter, make_tuple
 from hloexec.ops.registry import Role, find_opcode, role_of
 
 Recorded = Mapping[str, "list[Value]"]

@@ -14,8 +14,7 @@ from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.ir.editing import rename_operands, take_name
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.minifying.case import Case, assembled, outputs_of, take_the_same
 from hloexec.tools.minifying.searching import Candidate, Search
 from hloexec.tools.minifying.subsets import shapes_of, values_of

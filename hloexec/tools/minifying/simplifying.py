@@ -21,7 +21,7 @@ from hloexec.core.ir import (
 )
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.values import Array, Value, arrays_of, mapped
-from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.elementwise.selection import convert
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.searching import Search

@@ -12,8 +12,7 @@ from typing import Any
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.minifying.case import Case, Recorded, assembled, is_glue, outputs_of, recorded
 from hloexec.tools.minifying.searching import Search, reduced
 

@@ -11,8 +11,7 @@ from hloexec.analysis.calls import CallKind, call_of, calls_of, passed_operands
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.language.origins import hlo_line, source_text
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.nan_search.findings import Link
 from hloexec.tools.nan_search.history import History, Path, ResultLeaf
 from hloexec.tools.nan_search.magnitudes import Range

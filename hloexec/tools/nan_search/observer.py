@@ -16,8 +16,7 @@ from hloexec.engine.exec.observers import Event
 from hloexec.language.origins import SourceLine, hlo_line, source_lines
 from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import CompareAttributes
-from hloexec.ops.operations import exchanges, traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Role, exchanges, find_opcode, role_of, traits_of
 from hloexec.tools.nan_search.dataflow import RENAMING, Sources, chain_to
 from hloexec.tools.nan_search.findings import Element, Finding, NanInput, NanSearch, Operand
 from hloexec.tools.nan_search.history import History, Leaf, ResultLeaf, path_of

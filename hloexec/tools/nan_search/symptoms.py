@@ -31,8 +31,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array, leaves
 from hloexec.engine.exec.observers import Event
 from hloexec.ops.common import is_inexact, widen
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import find_opcode, traits_of
 from hloexec.tools.nan_search.magnitudes import Range
 
 CHECKS = ("overflow", "underflow", "cancellation")

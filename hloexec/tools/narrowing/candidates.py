@@ -18,7 +18,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.registry import Entry, Role, find_opcode
 from hloexec.ops.relations import Place
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 
 CONTRACTION = "contraction"
 ELEMENTWISE = "elementwise"

@@ -21,12 +21,11 @@ from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.ops.attributes import attribute_fields, computation_names
-from hloexec.ops.control.making import make_conversion
-from hloexec.ops.elementwise.convert import Convert, convert
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.control.flow import make_conversion
+from hloexec.ops.elementwise.selection import Convert, convert
+from hloexec.ops.registry import Role, find_opcode, role_of, traits_of
 from hloexec.ops.relations import Place
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 from hloexec.tools.narrowing.candidates import static_array
 
 

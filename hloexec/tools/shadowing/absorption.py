@@ -18,7 +18,7 @@ from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.values import Array
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.ops.traits import Traits
 from hloexec.tools.shadowing.computing.elements import taken
 from hloexec.tools.shadowing.store import Shadow

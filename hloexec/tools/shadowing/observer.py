@@ -13,9 +13,9 @@ from hloexec.core.values import Array, arrays_of, flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.observers import Event, LoopState
 from hloexec.errors import HloError
-from hloexec.ops.blas import hold_blas
 from hloexec.ops.common import is_inexact
-from hloexec.ops.operations import exchanges
+from hloexec.ops.registry import exchanges
+from hloexec.ops.resources import hold_blas
 from hloexec.tools.shadowing.alone.budget import Work
 from hloexec.tools.shadowing.blame import blamed, merged
 from hloexec.tools.shadowing.computing.elements import Difference

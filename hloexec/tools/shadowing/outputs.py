@@ -14,7 +14,7 @@ from hloexec.core.ir import ArrayShape
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Array
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.resources import in_blocks
 from hloexec.tools.shadowing.computing.elements import first_places, subtracted, taken
 from hloexec.tools.shadowing.computing.pending import Pending, ranges_of, together
 from hloexec.tools.shadowing.computing.ranges import BLOCK, row_by_row

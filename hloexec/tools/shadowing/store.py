@@ -20,7 +20,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.ops import common
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.resources import in_blocks
 
 if TYPE_CHECKING:
     from hloexec.tools.shadowing.computing.pending import Pending

@@ -22,8 +22,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape,
 from hloexec.core.structs import frozen
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import forwarded_names, traits_of
-from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, role_of
+from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, forwarded_names, role_of, traits_of
 from hloexec.ops.relations import Relating, Relations, Value
 from hloexec.tools.shrinking.devices.axes import DeviceAxes
 from hloexec.tools.shrinking.devices.dimensions import device_group, device_starts, relate_devices

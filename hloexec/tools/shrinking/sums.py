@@ -18,8 +18,7 @@ from hloexec.analysis.dataflow import Fact, ForwardAnalysis
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import find_opcode, traits_of
 from hloexec.ops.relations import Place, Relations
 from hloexec.tools.shrinking.dimensions import Dimensions
 

@@ -15,7 +15,7 @@ from hloexec.core.ir import Computation, Module
 from hloexec.engine.plan.program import Program
 from hloexec.errors import InputError
 from hloexec.language.origins import source_lines
-from hloexec.ops.operations import operation_name
+from hloexec.ops.registry import operation_name
 from hloexec.tools.tracing.selection import Selection
 
 _LINE = re.compile(r"(?!(?:name|opcode|op_name|path):)(.+):(\d+)")

@@ -14,8 +14,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import ArrayShape, Instruction, TupleShape
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
-from hloexec.ops.library_calls.cublas.config import gemm_config
-from hloexec.ops.library_calls.cublas.matmul import Gemm
+from hloexec.ops.library_calls.cublas.matmul import Gemm, gemm_config
 from hloexec.ops.policies.policy import POLICIES, REFERENCE
 from hloexec.ops.registry import CUSTOM_CALLS
 

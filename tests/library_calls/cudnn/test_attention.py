@@ -15,7 +15,7 @@ import pytest
 import hloexec
 from conformance.cell import shape_of
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
-from hloexec.ops.library_calls.cudnn.attention_config import KINDS
+from hloexec.ops.library_calls.cudnn.attention_parts import KINDS
 from tests.library_calls.by_jax import by_jax, with_gradients_by_jax
 from tests.library_calls.cudnn.modules import call, module, normal, whole
 
@@ -494,7 +494,7 @@ def test_a_config_of_a_string_is_read_too():
 
 def test_calls_with_too_few_operands_are_errors_and_no_crashes():
     from hloexec.ops.library_calls.cudnn.attention import Attention
-    from hloexec.ops.library_calls.cudnn.attention_config import attention_config
+    from hloexec.ops.library_calls.cudnn.attention_parts import attention_config
     from hloexec.ops.policies.policy import REFERENCE
 
     parsed = hloexec.parse(module("__cudnn$fmhaSoftmax", Q, K, V, result="(f32[2,3,6,4], u8[0])", config=flash()))

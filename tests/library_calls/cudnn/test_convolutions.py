@@ -13,7 +13,7 @@ import pytest
 import hloexec
 from conformance.cell import shape_of
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
-from hloexec.ops.library_calls.cudnn import convolutions, layouts
+from hloexec.ops.library_calls.cudnn import convolutions, geometry
 from tests.library_calls.by_jax import with_gradients_by_jax
 from tests.library_calls.cudnn.modules import call, module, normal, whole
 
@@ -455,7 +455,7 @@ def test_every_activation_has_a_test():
 
 def test_reordering_twice_is_undone_by_its_inverse():
     bias = normal(96)
-    assert (layouts.unreordered_bias(layouts._reordered_bias(bias)) == bias).all()
+    assert (geometry.unreordered_bias(geometry._reordered_bias(bias)) == bias).all()
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.bool_])

@@ -13,7 +13,7 @@ _CHOLESKY = """
 import sys
 import numpy as np
 import hloexec
-import hloexec.ops.library_calls.linalg.matrix_routines as routines
+import hloexec.ops.library_calls.linalg.solver_calls as routines
 {before}
 module = hloexec.parse('''HloModule m
 ENTRY main {{

@@ -519,6 +519,6 @@ def test_every_call_that_jax_makes_of_gpu_solvers_has_an_entry():
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("hloexec.ops.library_calls.linalg.matrix_routines.find_spec", lambda name: None)
+    monkeypatch.setattr("hloexec.ops.library_calls.linalg.solver_calls.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"hloexec\[linalg\]"):
         call("cusolver_getrf_ffi", A, results="(f32[3,3], s32[3], s32[])", config="{}")

@@ -14,7 +14,7 @@ import pytest
 import hloexec
 from hloexec.core.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, UnsupportedError
-from hloexec.ops.library_calls.ffi import bytes_of_attribute, ffi_attributes
+from hloexec.ops.library_calls.configs import bytes_of_attribute, ffi_attributes
 from tests.library_calls.by_jax import by_jax
 
 jax = pytest.importorskip("jax")

@@ -488,7 +488,7 @@ def test_sizes_that_only_the_scalars_give_away_are_errors_in_words():
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("hloexec.ops.library_calls.linalg.matrix_routines.find_spec", lambda name: None)
+    monkeypatch.setattr("hloexec.ops.library_calls.linalg.solver_calls.find_spec", lambda name: None)
     line = '(f32[3,3], s32[]) custom-call(a), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}'
     module = hloexec.parse(f"HloModule m\n\nENTRY e {{\n  {A}\n  ROOT r = {line}\n}}\n")
     with pytest.raises(UnsupportedError, match=r"hloexec\[linalg\]"):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.ops.library_calls.linalg import matrix_routines
-from hloexec.ops.library_calls.linalg.stacks import STACKS
+from hloexec.ops.library_calls.linalg import solver_calls
+from hloexec.ops.library_calls.linalg.solver_calls import STACKS
 from tests.library_calls.linalg.test_lapack import CALLS, DTYPES, adjoint, call, matrices, run_both, target
 
 COUNT = 60
@@ -32,7 +32,7 @@ def used(monkeypatch):
         return run
 
     stacks = {name: watched(name, function) for name, function in STACKS.items()}
-    monkeypatch.setattr(matrix_routines, "STACKS", stacks)
+    monkeypatch.setattr(solver_calls, "STACKS", stacks)
     return names
 
 

@@ -347,7 +347,7 @@ def test_several_batch_dimensions_are_one_batch():
 def test_tiles_of_queries_do_not_change_what_is_computed(monkeypatch):
     q, k, v = numbers(1, (2, 5, 4, 8)), numbers(2, (2, 7, 2, 8)), numbers(3, (2, 7, 2, 6))
     case = Case(q, k, v, seen("causal", [5, 5], [7, 7], 5, 7), bias=numbers(4, (1, 4, 5, 7)))
-    monkeypatch.setattr("hloexec.ops.library_calls.attention._MOST_SCORES", 4 * 7 * 2)
+    monkeypatch.setattr("hloexec.ops.library_calls.activations._MOST_SCORES", 4 * 7 * 2)
     check(case, "f32", (q, k, v), plain_tail(2, [5, 5], [7, 7]), "f32[2,4,5,1]", bias_type=2)
 
 

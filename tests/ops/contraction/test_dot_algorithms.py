@@ -10,8 +10,7 @@ import pytest
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.contraction import matrix_product
-from hloexec.ops.contraction.algorithms import DOT_ALGORITHMS
-from hloexec.ops.contraction.dot import DotAttributes
+from hloexec.ops.contraction.dot import DOT_ALGORITHMS, DotAttributes
 from hloexec.ops.policies.policy import POLICIES
 from tests.ops.against_xla import Case, module_text
 from tests.ops.contraction.products import MATMUL_TEXT, dot, normal

@@ -10,11 +10,11 @@ import pytest
 
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.ops import threads
-from hloexec.ops.blas import matmul
-from hloexec.ops.contraction import integer_products, matrix_product, plain_products, product_blocks
+from hloexec.ops import resources
+from hloexec.ops.contraction import matrix_product, plain_products
 from hloexec.ops.contraction.dot import DotAttributes
 from hloexec.ops.registry import find_opcode
+from hloexec.ops.resources import matmul
 from tests.ops.contraction.products import dot
 
 
@@ -33,7 +33,7 @@ def test_working_in_blocks_changes_no_value(monkeypatch, shapes, name):
     monkeypatch.setattr(matrix_product, "_BLOCK_BYTES", 900)
     monkeypatch.setattr(matrix_product, "_BLOCK_BYTES_LIMIT", 1800)
     monkeypatch.setattr(matrix_product, "_BLOCK_ROWS", 7)
-    monkeypatch.setattr(integer_products, "_DIRECT_INTEGER_PRODUCTS", 0)
+    monkeypatch.setattr(matrix_product, "_DIRECT_INTEGER_PRODUCTS", 0)
     value = dot(lhs.astype(np.float32).astype(storage), rhs.astype(np.float32).astype(storage), result, attributes)
     assert (value == lhs @ rhs).all()
 
@@ -84,27 +84,27 @@ def test_products_in_blocks_have_the_same_bits_on_any_number_of_cores(monkeypatc
     )  # fmt: skip
     found = set()
     for cores in 1, 2, 3:
-        monkeypatch.setattr(threads, "core_count", lambda cores=cores: cores)
+        monkeypatch.setattr(resources, "core_count", lambda cores=cores: cores)
         found.add(dot(lhs, rhs, "f32", attributes).tobytes())
     assert len(found) == 1
 
 
 def test_blocks_of_products_are_even_and_cover_all():
     for size, products in product((1, 127, 128, 300, 768, 1024, 5000), (1, 1 << 12, 1 << 17, 1 << 24)):
-        step = product_blocks.even_step(size, products)
+        step = plain_products.even_step(size, products)
         count = -(-size // step)
-        assert count == 1 or (count % 2 == 0 and step * products >= product_blocks._LEAST_PRODUCTS // 2)
+        assert count == 1 or (count % 2 == 0 and step * products >= plain_products._LEAST_PRODUCTS // 2)
     for rows, terms, columns in ((1, 1, 1), (5000, 9, 4000), (4096, 4096, 4096), (16, 2048, 4096), (900, 3000, 1),
                                  (128, 16, 512), (1000, 32, 130), (1, 4096, 5000), (70, 4096, 130)):  # fmt: skip
-        blocks = product_blocks.blocks_of(rows, terms, columns)
+        blocks = plain_products.blocks_of(rows, terms, columns)
         times = np.zeros((rows, columns), np.int8)
         blocks.on_all_cores(lambda row, column, times=times: np.add(times[row, column], 1, out=times[row, column]))
         assert (times == 1).all()
     for rows, terms, columns, least in ((512, 256, 1024, 4), (1024, 1024, 1024, 8), (16, 4096, 4096, 8),
                                         (4096, 4096, 4096, 16), (256, 256, 256, 2)):  # fmt: skip
-        blocks = product_blocks.blocks_of(rows, terms, columns)
+        blocks = plain_products.blocks_of(rows, terms, columns)
         assert -(-rows // blocks.row_step) * -(-columns // blocks.column_step) >= least
-    blocks = product_blocks.batch_blocks((3, 5, 7), 1 << 18)
+    blocks = plain_products.batch_blocks((3, 5, 7), 1 << 18)
     times = np.zeros((3, 5, 7), int)
     for block in blocks:
         times[block] += 1
@@ -116,7 +116,7 @@ def test_no_other_division_into_as_many_blocks_copies_much_less():
     """Each block copies its rows and its columns, so that per element of the result 1/rows + 1/columns are copied."""
     for rows, terms, columns in ((1024, 1024, 1024), (512, 256, 1024), (2048, 512, 512), (16384, 4096, 4096),
                                  (4096, 1024, 300), (777, 1001, 1300)):  # fmt: skip
-        blocks = product_blocks.blocks_of(rows, terms, columns)
+        blocks = plain_products.blocks_of(rows, terms, columns)
         count = -(-rows // blocks.row_step) * -(-columns // blocks.column_step)
         least = min(down / rows + (count // down) / columns for down in range(1, count + 1) if count % down == 0)
         assert 1 / blocks.row_step + 1 / blocks.column_step <= 1.25 * least
@@ -292,7 +292,7 @@ def test_a_narrow_product_is_widened_on_all_cores_and_multiplied_in_few_calls(mo
 
     def noted_blocks(function, count, block, **how):
         shared.append(-(-count // block))
-        threads.in_blocks(function, count, block, **how)
+        resources.in_blocks(function, count, block, **how)
 
     def noted(lhs, rhs, out):
         multiplied.append(len(lhs))

@@ -9,8 +9,7 @@ import pytest
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape
 from hloexec.errors import ShapeError
-from hloexec.ops.contraction.ragged_dot import RaggedDot, RaggedDotAttributes
-from hloexec.ops.contraction.scaled_dot import ScaledDot
+from hloexec.ops.contraction.blocked_dot import RaggedDot, RaggedDotAttributes, ScaledDot
 from tests.ops.contraction.products import MATMUL
 
 

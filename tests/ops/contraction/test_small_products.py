@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.ops.blas import matmul
 from hloexec.ops.contraction.fast import dot
 from hloexec.ops.contraction.fast.dot import small_product
+from hloexec.ops.resources import matmul
 
 SIZES = [((3, 4), (4, 5)), ((4, 4), (4, 4)), ((6,), (6, 3)), ((5, 6), (6,)), ((7,), (7,)), ((31, 33), (33, 17))]
 

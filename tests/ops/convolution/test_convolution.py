@@ -17,13 +17,10 @@ from hloexec.engine.exec import run
 from hloexec.errors import ShapeError
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
-from hloexec.ops import threads
-from hloexec.ops.convolution import by_channel as convolution_by_channel
-from hloexec.ops.convolution import forms as convolution_forms
-from hloexec.ops.convolution import kernel_gradient as convolution_kernel_gradient
-from hloexec.ops.convolution import views as convolution_views
+from hloexec.ops import resources
+from hloexec.ops.convolution import algorithms, convolution
 from hloexec.ops.policies.policy import POLICIES
-from hloexec.ops.windows import output_size
+from hloexec.ops.relations.parts import output_size
 from tests.drawing import examples
 from tests.ops.evaluation import evaluate
 
@@ -186,7 +183,7 @@ def test_large_features_agree_with_xla() -> None:
 
 @needs_xla
 def test_blocks_of_outputs_agree_with_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hloexec.ops.convolution.forms._BLOCK_BYTES", 4000)
+    monkeypatch.setattr("hloexec.ops.convolution.convolution._BLOCK_BYTES", 4000)
     kernel = KERNELS["patches"][0]
     window = (WindowDimension(3, 1, 1, 2), WindowDimension(3, 1, 1, 1))
     compare("f32", text_of("f32", IMAGE, kernel, {"b": 2, "0": 10, "1": 8, "f": 5}, window), 54)
@@ -369,9 +366,11 @@ def form(name: str, element_type: str) -> tuple[str, int]:
 
 def with_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
-        (convolution_forms, ("_BLOCK_BYTES", "_BLOCK_ROWS", "_BLOCK_COLUMNS", "_STORAGE_BLOCK_BYTES")),
-        (convolution_by_channel, ("_BLOCK_BYTES",)),
-        (convolution_kernel_gradient, ("_BLOCK_BYTES", "_BLOCK_TERMS", "_PART_ROWS", "_SMALL_PRODUCTS")),
+        (convolution, ("_BLOCK_BYTES", "_BLOCK_ROWS", "_BLOCK_COLUMNS", "_STORAGE_BLOCK_BYTES")),
+        (
+            algorithms,
+            ("_CHANNEL_BYTES", "_GRADIENT_BYTES", "_BLOCK_TERMS", "_PART_ROWS", "_SMALL_PRODUCTS"),
+        ),
     ):
         for name in names:
             monkeypatch.setattr(module, name, 7 if name in ("_BLOCK_ROWS", "_BLOCK_COLUMNS", "_PART_ROWS") else 900)
@@ -386,7 +385,7 @@ def test_every_form_agrees_with_xla_in_blocks(
     monkeypatch: pytest.MonkeyPatch, name: str, element_type: str, partial_bytes: int
 ) -> None:
     with_small_blocks(monkeypatch)
-    monkeypatch.setattr(convolution_kernel_gradient, "_PARTIAL_BYTES", partial_bytes)
+    monkeypatch.setattr(algorithms, "_PARTIAL_BYTES", partial_bytes)
     compare(element_type, *form(name, element_type))
 
 
@@ -398,10 +397,10 @@ def test_cores_do_not_change_convolutions(monkeypatch: pytest.MonkeyPatch, name:
     operands = [random_array("f32", shape.dimensions, seed) for seed, shape in enumerate(parameters)]
     results = []
     for cores in (1, 2, 5):
-        monkeypatch.setattr(threads, "core_count", lambda cores=cores: cores)
-        threads._pool.cache_clear()
+        monkeypatch.setattr(resources, "core_count", lambda cores=cores: cores)
+        resources._pool.cache_clear()
         results.append(evaluate(text, *operands).tobytes())
-    threads._pool.cache_clear()
+    resources._pool.cache_clear()
     assert len(set(results)) == 1
 
 
@@ -428,9 +427,8 @@ def test_small_convolutions_are_shared_by_two_cores(
         multiplied.append(lhs.size * rhs.shape[-1])
         return np.matmul(lhs, rhs, out=out)
 
-    monkeypatch.setattr(threads, "core_count", lambda: 1)
-    for where in (convolution_kernel_gradient, convolution_views):
-        monkeypatch.setattr(where, "matmul", noted)
+    monkeypatch.setattr(resources, "core_count", lambda: 1)
+    monkeypatch.setattr(algorithms, "matmul", noted)
     run(module, *[random_array("f32", shape.dimensions, 0) for shape in module.entry.parameter_shapes])
     assert len(multiplied) % 2 == 0
     assert max(multiplied) == min(multiplied)
@@ -442,11 +440,11 @@ def test_phases_of_a_dilated_input_take_a_core_each_the_largest_first(monkeypatc
     shared: list[list[int]] = []
 
     def noted(function: Any, items: Any) -> None:
-        if items and isinstance(items[0], convolution_views.ConvolutionViews):
+        if items and isinstance(items[0], algorithms.ConvolutionViews):
             shared.append([item.kernel.shape[1] * item.kernel.shape[2] for item in items])
-        threads.for_each(function, items)
+        resources.for_each(function, items)
 
-    monkeypatch.setattr(convolution_forms, "for_each", noted)
+    monkeypatch.setattr(convolution, "for_each", noted)
     text = (
         "HloModule m\nENTRY e {\n  a = f32[2,4,4,3] parameter(0)\n  b = f32[3,3,3,5] parameter(1)\n"
         "  ROOT r = f32[2,8,8,5] convolution(a, b), window={size=3x3 pad=1_2x1_2 lhs_dilate=2x2}, "
@@ -467,7 +465,7 @@ def test_a_large_kernel_of_one_tap(
     monkeypatch: pytest.MonkeyPatch, layout: str, element_type: str, numerics: str
 ) -> None:
     """Sums of 12 products of whole numbers up to 3, all of them exact; as many bits as bf16 has, and s8, hold them."""
-    monkeypatch.setattr(convolution_forms, "_LARGE_KERNEL", 1)
+    monkeypatch.setattr(convolution, "_LARGE_KERNEL", 1)
     rng = np.random.default_rng(11)
     image = rng.integers(-3, 4, (2, 5, 12))
     kernel = rng.integers(-3, 4, (1, 12, 7))
@@ -489,10 +487,10 @@ def test_a_large_kernel_of_one_tap(
 
 def test_a_large_kernel_of_one_tap_is_multiplied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where input and result lie in the same order, and nothing is strided, padded, dilated or grouped."""
-    monkeypatch.setattr(convolution_forms, "_LARGE_KERNEL", 1)
+    monkeypatch.setattr(convolution, "_LARGE_KERNEL", 1)
     products: list[tuple[int, ...]] = []
     monkeypatch.setattr(
-        convolution_forms, "multiply_into", lambda result, lhs, rhs, *_: products.append((*lhs.shape, rhs.shape[1]))
+        convolution, "multiply_into", lambda result, lhs, rhs, *_: products.append((*lhs.shape, rhs.shape[1]))
     )
     x, k = np.ones((2, 5, 12), np.float32), np.ones((1, 12, 7), np.float32)
     for layout, window, result in (

@@ -11,8 +11,7 @@ import pytest
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import ArrayShape
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ops.elementwise.convert import ReducePrecisionAttributes
-from hloexec.ops.elementwise.selection import CompareAttributes
+from hloexec.ops.elementwise.selection import CompareAttributes, ReducePrecisionAttributes
 from hloexec.ops.registry import OPCODES, Entry
 
 _TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]

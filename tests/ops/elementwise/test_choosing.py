@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.ops.elementwise.choosing import choose, choose_by_mask, mask_into, mask_type
+from hloexec.ops.elementwise.formula import choose, choose_by_mask, mask_into, mask_type
 
 _TYPES = (
     np.bool_,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import converted_into, narrow, round_to_odd, widen
-from hloexec.ops.elementwise.convert import convert
+from hloexec.ops.elementwise.selection import convert
 from tests.drawing import examples
 from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text

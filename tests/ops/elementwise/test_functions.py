@@ -16,7 +16,7 @@ import pytest
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow, widen
-from hloexec.ops.elementwise.powers import power
+from hloexec.ops.elementwise.formula import power
 from tests.drawing import examples
 from tests.ops.against_xla import Case, evaluated, module_text
 from tests.ops.elements import FLOATS

@@ -7,8 +7,7 @@ import pytest
 from hloexec.core.dtypes import element_type
 from hloexec.core.ir import UNBOUNDED, ArrayShape, Shape, TupleShape
 from hloexec.errors import ShapeError
-from hloexec.ops.elementwise.convert import ReducePrecisionAttributes
-from hloexec.ops.elementwise.selection import CompareAttributes
+from hloexec.ops.elementwise.selection import CompareAttributes, ReducePrecisionAttributes
 from hloexec.ops.registry import OPCODES
 
 

@@ -16,8 +16,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import ArrayShape
 from hloexec.errors import ShapeError
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
-from hloexec.ops.indexing.fast.dynamic_slice import FastDynamicSlice, FastDynamicUpdateSlice
-from hloexec.ops.indexing.fast.gather import FastGather
+from hloexec.ops.indexing.fast.indexing import FastDynamicSlice, FastDynamicUpdateSlice, FastGather
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array

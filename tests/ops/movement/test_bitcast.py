@@ -16,7 +16,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape, Layout
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.movement.bitcast import Bitcast, BitcastConvert
-from hloexec.ops.movement.fast.bitcast import FastBitcast
+from hloexec.ops.movement.fast.movement import FastBitcast
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.ops.movement.copying import reshaped, row_major
+from hloexec.ops.common import reshaped, row_major
 
 CASES = [
     ((1024, 1024), (1, 0)),

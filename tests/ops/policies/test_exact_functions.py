@@ -13,7 +13,7 @@ from hloexec.core.dtypes import Kind, element_type
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.policies.exact.formulas import EXACT_FORMULAS, QUICK_FORMULAS
 from hloexec.ops.registry import OPCODES
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 from tests.drawing import examples
 from tests.ops.policies.exact_errors import BOUND, context, evaluate_exactly, largest_error, to_fraction
 

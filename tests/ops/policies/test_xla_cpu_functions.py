@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.core.dtypes import element_type
-from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS, multiply_add
+from hloexec.ops.policies.backends import XLA_CPU_FUNCTIONS, multiply_add
 from tests.drawing import examples
 
 xla = pytest.importorskip("conformance.xla")

@@ -10,8 +10,7 @@ import pytest
 from conformance import xla
 from conformance.cell import text_of
 from hloexec.errors import ShapeError, UnsupportedError
-from hloexec.ops.random.bit_generators import philox_4x32, threefry_2x32
-from hloexec.ops.random.rng import seeded
+from hloexec.ops.random import philox_4x32, seeded, threefry_2x32
 from tests.ops.evaluation import evaluate
 
 needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import widen
-from hloexec.ops.reduction import choices
+from hloexec.ops.reduction import reduce
 from tests.ops.evaluation import evaluate
 
 # The reducers that JAX writes: a NaN is chosen, the first if there are several; of equal values the last one, but the
@@ -110,8 +110,8 @@ def test_what_is_chosen_has_the_bits_of_one_step_after_the_other(
     values = _values(element_type, sizes, kind)
     places = np.broadcast_to(np.arange(33, dtype=np.int32), sizes)
     used = []
-    choose = choices.Choice.chosen
-    monkeypatch.setattr(choices.Choice, "chosen", lambda *given: used.append(choose(*given)) or used[-1])
+    choose = reduce.Choice.chosen
+    monkeypatch.setattr(reduce.Choice, "chosen", lambda *given: used.append(choose(*given)) or used[-1])
     found = evaluate(_text(element_type, sizes, direction, REDUCERS[name]), values, places)
     assert used[0] is not None
     for ours, theirs in zip(found, _one_by_one(values, places, direction, name), strict=True):

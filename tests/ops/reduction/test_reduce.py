@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape, TupleShape, Window, WindowDimension
 from hloexec.errors import ShapeError
-from hloexec.ops.elementwise.map import Map, MapAttributes
-from hloexec.ops.reduction import known_reducers
+from hloexec.ops.elementwise.selection import Map, MapAttributes
+from hloexec.ops.reduction import reducers
 from hloexec.ops.reduction.fast.reduce import bound_reduction
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
-from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes
-from hloexec.ops.reduction.window_reductions import reduce_windows_known
+from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes, reduce_windows_known
+from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
 from hloexec.ops.registry import ProgramShape
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
@@ -125,7 +124,7 @@ def test_any_dimensions_and_strides_reduce_to_the_definition(data):
 
 
 def test_widening_in_chunks_changes_nothing(monkeypatch):
-    monkeypatch.setattr(known_reducers, "_CHUNK_ELEMENTS", 50)
+    monkeypatch.setattr(reducers, "_CHUNK_ELEMENTS", 50)
     array = np.random.default_rng(3).integers(-2, 3, (1, 13, 7, 1, 11))
     for dimensions in itertools.chain.from_iterable(itertools.combinations(range(5), count) for count in range(6)):
         operand = array.astype(ml_dtypes.bfloat16)
@@ -165,7 +164,7 @@ def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operat
     entry = ELEMENT_TYPES[name]
     array, init = random_array(8, shape, entry.storage), np.ones((), entry.storage)
     whole = reduce_known(array, dimensions, init, KNOWN_REDUCERS[operation], entry)
-    monkeypatch.setattr(known_reducers, "_CHUNK_ELEMENTS", 600)
+    monkeypatch.setattr(reducers, "_CHUNK_ELEMENTS", 600)
     for step in (1, 2, 7, 32, len(array)):
         parts = [
             reduce_known(array[start : start + step], dimensions, init, KNOWN_REDUCERS[operation], entry)
@@ -198,7 +197,7 @@ def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
 
 @pytest.mark.parametrize("operation", ["add", "multiply", "maximum", "minimum"])
 def test_along_dimensions_of_size_1_elements_are_combined_with_the_initial_value_alone(monkeypatch, operation):
-    monkeypatch.setattr(known_reducers, "reduce_axis", None)
+    monkeypatch.setattr(reducers, "reduce_axis", None)
     array = random_array(6, (3, 1, 40, 1), np.dtype(np.float32)).copy()
     array[0, 0, :4, 0] = np.nan, -0.0, 0.0, np.inf
     function = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[operation]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from conformance import xla
 from hloexec.core.ir import WindowDimension
 from hloexec.errors import ShapeError
-from hloexec.ops import threads
-from hloexec.ops.reduction import pooling_gradient
-from hloexec.ops.windows import output_size
+from hloexec.ops import resources
+from hloexec.ops.reduction import select_and_scatter
+from hloexec.ops.relations.parts import output_size
 from tests.drawing import examples
 from tests.ops.evaluation import evaluate
 
@@ -140,9 +140,9 @@ def by_definition(operand: Any, source: Any, init_value: Any, window: Any, keeps
 def test_pooling_follows_the_definition_with_ties_nan_and_zeros(
     monkeypatch: pytest.MonkeyPatch, cores: int, dtype: Any, direction: str, init_value: float, special: list[float]
 ) -> None:
-    monkeypatch.setattr(threads, "core_count", lambda: cores)
-    threads._pool.cache_clear()
-    monkeypatch.setattr(pooling_gradient, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(resources, "core_count", lambda: cores)
+    resources._pool.cache_clear()
+    monkeypatch.setattr(select_and_scatter, "_BLOCK_BYTES", 200)
     window = (WindowDimension(1), WindowDimension(3, 2, 1, 1), WindowDimension(2, 1, 0, 1), WindowDimension(1))
     generator = np.random.default_rng(5)
     operand = generator.choice(np.array([*range(4), *special]), (3, 9, 6, 2)).astype(dtype)
@@ -152,7 +152,7 @@ def test_pooling_follows_the_definition_with_ties_nan_and_zeros(
     actual = evaluate(text, operand, source, np.array(init_value, dtype))
     expected = by_definition(operand, source, np.array(init_value, dtype), window, KEEPS[direction])
     assert actual.tobytes() == expected.tobytes()
-    threads._pool.cache_clear()
+    resources._pool.cache_clear()
 
 
 GOOD = module("f32", (4, 5), (WindowDimension(2), WindowDimension(2)), "GE", "add")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import Window, WindowDimension
-from hloexec.ops import threads
-from hloexec.ops.reduction import sliding, window_reductions
-from hloexec.ops.reduction.fast.reduce_window import rows_of_windows
-from hloexec.ops.reduction.known_reducers import KNOWN_REDUCERS
-from hloexec.ops.reduction.window_reductions import reduce_windows_known
+from hloexec.ops import resources
+from hloexec.ops.reduction import reduce_window
+from hloexec.ops.reduction.fast.reduce import rows_of_windows
+from hloexec.ops.reduction.reduce_window import reduce_windows_known
+from hloexec.ops.reduction.reducers import KNOWN_REDUCERS
 from tests.drawing import examples
 from tests.ops.against_xla import random_array
 
@@ -81,7 +81,7 @@ def test_long_windows_that_share_no_element_are_sums_of_blocks(monkeypatch, name
     padded = WindowDimension(32, stride=32, padding_low=low, padding_high=low and 31)
     window = Window((padded, WindowDimension(1), WindowDimension(20, stride=20)))
     arguments = np.zeros((), entry.storage), window, KNOWN_REDUCERS["add"], entry
-    monkeypatch.setattr(sliding.Along, "reduced", None)
+    monkeypatch.setattr(reduce_window.Along, "reduced", None)
     value = reduce_windows_known(array, *arguments)
     blocks = np.pad(array.astype(np.longdouble), ((low, low and 31), (0, 0), (0, 0)))
     blocks = blocks[: len(blocks) // 32 * 32].reshape(-1, 32, 3, 2, 20)
@@ -111,12 +111,12 @@ def test_neither_cores_nor_blocks_change_windows(monkeypatch, cores, operation, 
     window = Window((dimension, dimension, WindowDimension(1)))
     arguments = np.zeros((), np.float32), window, KNOWN_REDUCERS[operation], ELEMENT_TYPES["f32"]
     whole = reduce_windows_known(array, *arguments)
-    monkeypatch.setattr(threads, "core_count", lambda: cores)
-    threads._pool.cache_clear()
-    monkeypatch.setattr(window_reductions, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(window_reductions, "_LONG_LOOP", 1)
+    monkeypatch.setattr(resources, "core_count", lambda: cores)
+    resources._pool.cache_clear()
+    monkeypatch.setattr(reduce_window, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(reduce_window, "_LONG_LOOP", 1)
     assert reduce_windows_known(array, *arguments).tobytes() == whole.tobytes()
-    threads._pool.cache_clear()
+    resources._pool.cache_clear()
 
 
 @pytest.mark.parametrize("operation", ["minimum", "maximum"])
@@ -216,7 +216,7 @@ def test_windows_along_short_rows_have_the_bits_of_windows_along_columns(monkeyp
         seen.append(given)
         return moveaxis(*given)
 
-    monkeypatch.setattr(sliding.np, "moveaxis", watched)
+    monkeypatch.setattr(reduce_window.np, "moveaxis", watched)
     entry = ELEMENT_TYPES[name]
     array = random_array(6, (3000, 16), entry.storage)
     found = []

@@ -17,7 +17,7 @@ from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.plan.memory import entry_peak_bytes
 from hloexec.engine.plan.regions import blocks
 from hloexec.errors import HloWarning, ResourceError
-from hloexec.ops.arena import owner_of
+from hloexec.ops.resources import owner_of
 from tests.exec.programs import parsed
 from tests.plan.memory.programs import CHAIN, COPIES, MB, counted
 from tests.plan.random_programs import random_program

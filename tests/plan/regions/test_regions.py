@@ -209,17 +209,17 @@ def test_an_error_within_a_region_names_its_instruction(monkeypatch: pytest.Monk
 
 
 def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hloexec.ops import threads
+    from hloexec.ops import resources
 
     module = hloexec.parse(_SOFTMAX)
     x = np.random.default_rng(7).normal(size=(60, 50, 40)).astype(np.float32)
     found = set()
     for count in (1, 2, 5):
-        monkeypatch.setattr(threads, "core_count", lambda count=count: count)
-        threads._pool.cache_clear()
+        monkeypatch.setattr(resources, "core_count", lambda count=count: count)
+        resources._pool.cache_clear()
         found.add(hloexec.run(module, x).tobytes())
-        threads._pool().shutdown()
-    threads._pool.cache_clear()
+        resources._pool().shutdown()
+    resources._pool.cache_clear()
     assert len(found) == 1
 
 

@@ -23,7 +23,7 @@ from hloexec.core.values import Array, Value, flat
 from hloexec.engine.exec.observers import Event, Failure
 from hloexec.engine.exec.running import repeated_run
 from hloexec.ops.common import wide
-from hloexec.ops.operations import is_elementwise, traits_of
+from hloexec.ops.registry import is_elementwise, traits_of
 
 REACH = 5.5
 """As many spreads as rounding may move anything."""

@@ -23,9 +23,9 @@ from hloexec.engine.exec.code.writer import Values, Writer
 from hloexec.engine.plan.passes.cse import Numbering
 from hloexec.engine.plan.passes.induction import trip_count
 from hloexec.engine.plan.steps import Counter, Limit, Plan, Step, While
-from hloexec.ops.arena import empty
-from hloexec.ops.elementwise.choosing import choose
-from hloexec.ops.indexing.fast.dynamic_slice import Moving, WindowWriter
+from hloexec.ops.elementwise.formula import choose
+from hloexec.ops.indexing.fast.indexing import Moving, WindowWriter
+from hloexec.ops.resources import empty
 
 _PERIODS = (2, 16)
 """Cycles whose lengths divide one of these are found: fixed points, numbers that alternate in their last bits."""
@@ -82,7 +82,7 @@ class LoopWriter(Writer):
         self._begin_stacks()
         for leaf, maker in self._sums.items():
             # Imported late: few loops add up products.
-            from hloexec.ops.contraction.product_sums import AddedProduct, ProductSum
+            from hloexec.ops.contraction.fast.dot import AddedProduct, ProductSum
 
             assert maker.kernel is not None and isinstance(maker.kernel.function, AddedProduct)
             begin = self.known_as("product_sum", partial(ProductSum, maker.kernel.function))

@@ -19,8 +19,8 @@ from hloexec.core.dtypes import DType
 from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Step
-from hloexec.ops.elementwise.choosing import choose
 from hloexec.ops.elementwise.fast.formulas import OfScalars, ufunc_of_scalars
+from hloexec.ops.elementwise.formula import choose
 
 _OPERATORS: dict[np.ufunc, tuple[str, Callable[..., Any]]] = {
     np.add: ("{} + {}", operator.add),

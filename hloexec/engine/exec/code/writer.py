@@ -21,11 +21,11 @@ from hloexec.engine.exec.ownership import UNSHARED_VARIABLE
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Conditional, Invocation, Plan, Step, While
-from hloexec.ops.arena import is_own
 from hloexec.ops.indexing.dynamic_slice import writeable
-from hloexec.ops.indexing.fast.dynamic_slice import Moving, WindowReader, WindowWriter
-from hloexec.ops.movement.fast.assembly import Stacking
-from hloexec.ops.movement.views import Indexing
+from hloexec.ops.indexing.fast.indexing import Moving, WindowReader, WindowWriter
+from hloexec.ops.movement.fast.movement import Stacking
+from hloexec.ops.movement.strided import Indexing
+from hloexec.ops.resources import is_own
 
 _UNNAMEABLE = re.compile(r"\W")
 

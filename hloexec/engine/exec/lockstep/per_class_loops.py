@@ -20,7 +20,7 @@ from hloexec.engine.devices.varying import Classes, Varying, joined, members, of
 from hloexec.engine.exec.tasks import Frame
 from hloexec.engine.plan.spread import spread_of
 from hloexec.engine.plan.steps import COMMUNICATION, Plan, Step, While, inner_plans
-from hloexec.ops.threads import core_count, in_blocks
+from hloexec.ops.resources import core_count, in_blocks
 
 _COMMON_SHARE = 0.1
 """How much of a loop's work may be on values that classes have in common, as a part of the bytes that steps touch."""

@@ -14,8 +14,7 @@ from hloexec.engine.plan.kernels import SlotTree, float_types
 from hloexec.engine.plan.lowering.flow import continuation
 from hloexec.engine.plan.steps import Communication, DeviceNumber, Exchange, Step
 from hloexec.errors import VerificationError
-from hloexec.ops.binding import Site
-from hloexec.ops.registry import OPCODES, Entry, Role, find_opcode, role_of
+from hloexec.ops.registry import OPCODES, Entry, Role, Site, find_opcode, role_of
 
 if TYPE_CHECKING:
     from hloexec.engine.devices.manual_regions import Crossing

@@ -14,8 +14,7 @@ from hloexec.engine.plan.program import called_computation, starts
 from hloexec.engine.plan.steps import Branch, Conditional, Invocation, Plan, Step, While
 from hloexec.errors import UnsupportedError, VerificationError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 
 if TYPE_CHECKING:
     from hloexec.engine.plan.lowering.computation import Lowering

@@ -1,6 +1,6 @@
 """Lowering of operations and library calls: each becomes a step that runs one kernel, or only renames values.
 
-Kernels are those that entries have (`ops.binding`), with what a plan adds to them: it may convert results where it has
+Kernels are those that entries have (`ops.registry`), with what a plan adds to them: it may convert results where it has
 other float widths than are declared, order operands in memory, flush denormals, or round at random.
 """
 
@@ -22,17 +22,23 @@ from hloexec.engine.plan.lowering.exchange import boundary
 from hloexec.engine.plan.lowering.flow import called
 from hloexec.engine.plan.program import call_reason, unknown_call_hint
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
-from hloexec.ops import binding
+from hloexec.ops import registry
 from hloexec.ops.attributes import computation_names, has_numbers
-from hloexec.ops.movement.copying import in_order
-from hloexec.ops.movement.extents import cut_to_common_extents
-from hloexec.ops.policies.excess import has_excess, reads_excess, wide_shape, widest_shape
-from hloexec.ops.policies.fast_functions import FAST_FUNCTIONS
-from hloexec.ops.policies.flushing import Flushing, flushes
+from hloexec.ops.common import in_order
+from hloexec.ops.movement.dynamic_shapes import cut_to_common_extents
+from hloexec.ops.policies.backends import (
+    FAST_FUNCTIONS,
+    XLA_CPU_FUNCTIONS,
+    Flushing,
+    flushes,
+    has_excess,
+    reads_excess,
+    wide_shape,
+    widest_shape,
+)
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.policies.xla_cpu import XLA_CPU_FUNCTIONS
 from hloexec.ops.registry import Entry, MemoryOrder, Role, find_opcode
-from hloexec.ops.rounding import Rounding, Sums
+from hloexec.ops.traits import Rounding, Sums
 
 if TYPE_CHECKING:
     from hloexec.engine.plan.lowering.computation import Lowering
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @define(eq=False)
-class Site(binding.Site):
+class Site(registry.Site):
     """An instruction in its computation, and what a plan says of its operands."""
 
     plans: Mapping[str, Plan] = attrs.field(kw_only=True)
@@ -304,7 +310,7 @@ def _rounding_at_random(site: Site, given: Mapping[str, Any]) -> RandomRounding 
     entry, instruction, numerics = site.entry, site.instruction, site.numerics
     if numerics.rounding_seed is None or (numerics.keeps_formats and _is_settled(entry, instruction, numerics)):
         return None
-    from hloexec.ops.contraction.algorithms import contraction_split
+    from hloexec.ops.contraction.dot import contraction_split
     from hloexec.ops.policies.random_rounding import random_rounding
 
     assert entry.evaluate is not None

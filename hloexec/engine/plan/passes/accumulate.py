@@ -2,7 +2,7 @@
 
 Gradients of weights are accumulated like this, in the backward loop over a sequence. Separately, product and sum read
 and write a matrix three times; combined, once, a block at a time, with the same two roundings. If nothing else in the
-loop reads the sum, several products are added at a time (`ops.contraction.product_sums`).
+loop reads the sum, several products are added at a time (`ops.contraction.fast.dot`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import InstructionKernel, Kernel
 from hloexec.engine.plan.steps import Plan, Step, While
-from hloexec.ops.contraction.product_sums import AddedProduct
+from hloexec.ops.contraction.fast.dot import AddedProduct
 
 _LEAST_BYTES = 1 << 17
 """Smaller sums stay in the cache."""

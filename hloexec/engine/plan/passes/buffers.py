@@ -14,9 +14,9 @@ import attrs
 from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Buffers, Plan, Step, While
-from hloexec.ops.elementwise.choosing import choose
-from hloexec.ops.indexing.fast.dynamic_slice import WindowWriter
-from hloexec.ops.movement.fast.assembly import Joining, Stacking
+from hloexec.ops.elementwise.formula import choose
+from hloexec.ops.indexing.fast.indexing import WindowWriter
+from hloexec.ops.movement.fast.movement import Joining, Stacking
 
 _LEAVE_NOTHING = frozenset({"dot"})
 """Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""

@@ -20,8 +20,8 @@ from hloexec.engine.plan.passes.fuse import is_scalar_broadcast
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.row_forms import row_form
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.ops.movement.views import Indexing, Spreading
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.movement.strided import Indexing, Spreading
+from hloexec.ops.traits import Rounding
 
 Box: TypeAlias = tuple[range, ...]
 """Some neighbouring elements of an array: where they lie in each dimension."""

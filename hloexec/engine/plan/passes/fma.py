@@ -20,10 +20,9 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import Kernel, Leaf
 from hloexec.engine.plan.steps import Plan, Scope, Step
-from hloexec.ops.operations import traits_of
-from hloexec.ops.policies.flushing import Flushing
+from hloexec.ops.policies.backends import Flushing, multiply_add
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.policies.xla_cpu import multiply_add
+from hloexec.ops.registry import traits_of
 
 
 @frozen(eq=False)

@@ -28,7 +28,7 @@ from hloexec.engine.plan.regions.row_forms import row_form
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.engine.plan.units import UnitGraph
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.rows import RowForm, prefixes
+from hloexec.ops.traits import RowForm, prefixes
 
 _LEAST_BYTES_ALONE = 1 << 19
 """What a single step must work on to be worth splitting over the cores."""

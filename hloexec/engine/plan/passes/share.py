@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.engine.plan.passes.cse import SHARED_BYTES, Numbering, moved
 from hloexec.engine.plan.steps import Plan, Scope, Step, inner_plans
-from hloexec.ops.operations import is_elementwise, traits_of
+from hloexec.ops.registry import is_elementwise, traits_of
 
 
 def with_copies_shared(plan: Plan) -> Plan:

@@ -16,10 +16,10 @@ import attrs
 from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import InstructionKernel, Kernel, View, map_tree
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.ops.indexing.fast.dynamic_slice import Moving, WindowReader, WindowWriter
-from hloexec.ops.movement.fast.assembly import Joining, Stacking
-from hloexec.ops.movement.views import Indexing, Spreading
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.indexing.fast.indexing import Moving, WindowReader, WindowWriter
+from hloexec.ops.movement.fast.movement import Joining, Stacking
+from hloexec.ops.movement.strided import Indexing, Spreading
+from hloexec.ops.traits import Rounding
 
 
 def with_views_composed(plan: Plan) -> Plan:

@@ -30,9 +30,8 @@ from hloexec.engine.plan.regions.short_rows import (
 )
 from hloexec.engine.plan.steps import Step
 from hloexec.ops.common import converted_into, narrow_into, strided
-from hloexec.ops.elementwise.choosing import mask_into, mask_of
-from hloexec.ops.rounding import Rounding
-from hloexec.ops.rows import RowForm, behind_prefix, same
+from hloexec.ops.elementwise.formula import mask_into, mask_of
+from hloexec.ops.traits import Rounding, RowForm, behind_prefix, same
 
 _FEW_BYTES = 1 << 10
 """A row of so few is copied into scratch, where views of it last."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.regions.block_program import BlockProgram
-from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, aligned
-from hloexec.ops.threads import core_count
+from hloexec.ops.resources import ALIGNMENT, LEAST_BYTES, aligned, core_count
 
 _BLOCK_BYTES = 1 << 24
 """What a block's rows take in all arrays together, to stay in the cache."""

@@ -7,8 +7,7 @@ from math import prod
 import numpy as np
 
 from hloexec.core.values import Array
-from hloexec.ops.common import strided
-from hloexec.ops.movement.copying import copy_into, lies_in_order
+from hloexec.ops.common import copy_into, lies_in_order, strided
 
 
 class Rows:

@@ -16,7 +16,7 @@ from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.block_program import Part
 from hloexec.engine.plan.steps import Plan
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 
 _MOST_COMPUTED = 4
 """So many instructions take less time than a value takes to be written to memory and read again."""

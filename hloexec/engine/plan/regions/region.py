@@ -24,9 +24,8 @@ from hloexec.engine.plan.regions.operand_rows import Rows
 from hloexec.engine.plan.regions.places import Operation
 from hloexec.engine.plan.regions.short_rows import in_columns
 from hloexec.engine.plan.steps import PartError
-from hloexec.ops.arena import ALIGNMENT, LEAST_BYTES, empty
-from hloexec.ops.rows import behind_prefix, prefix_length
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.resources import ALIGNMENT, LEAST_BYTES, empty, in_blocks
+from hloexec.ops.traits import behind_prefix, prefix_length
 
 _Call = tuple[Operation, Sequence[Array] | None]
 """An operation, and the arrays that it takes, if they are known."""

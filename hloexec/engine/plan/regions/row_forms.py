@@ -11,8 +11,7 @@ from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Shape
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Step
-from hloexec.ops.rounding import Rounding
-from hloexec.ops.rows import RowForm, prefix_length, prefixes, same, widened_from_bf16
+from hloexec.ops.traits import Rounding, RowForm, prefix_length, prefixes, same, widened_from_bf16
 
 if TYPE_CHECKING:
     from hloexec.ops.policies.random_rounding import RandomRounding

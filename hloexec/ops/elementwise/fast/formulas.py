@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape
+from hloexec.core.ir import ArrayShape, ArrayShapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, rounds_directly, values_of_patterns, widen
 from hloexec.ops.elementwise.formula import ByKind, Chosen, Formula, Function
-from hloexec.ops.rows import same
+from hloexec.ops.traits import same
 
 _Formula = TypeVar("_Formula", bound=Function)
 
@@ -195,7 +195,7 @@ def binding_of(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -
     """The `bind` of an elementwise opcode; `chosen` gives the formula for an instruction's attributes and the element
     type of its first operand, if there is one that does not depend on anything else."""
 
-    def bind(*, attributes: object, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula:
+    def bind(*, attributes: object, shape: ArrayShape, operand_shapes: ArrayShapes) -> Formula:
         formula = None if chosen is None else chosen(attributes, operand_shapes[0].element_type)
         if formula is None:
             given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
@@ -210,7 +210,7 @@ def binding_of(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -
 def filling_of(formula: Formula) -> Callable[..., Formula | None]:
     """The `fill` of an elementwise opcode: the formula, where nothing is to be converted and numbers are real."""
 
-    def fill(*, shape: ArrayShape, operand_shapes: tuple[ArrayShape, ...]) -> Formula | None:
+    def fill(*, shape: ArrayShape, operand_shapes: ArrayShapes) -> Formula | None:
         types = {entry.element_type for entry in (shape, *operand_shapes)}
         is_plain = len(types) == 1 and not shape.element_type.is_narrow and not shape.element_type.is_complex
         return formula if is_plain else None

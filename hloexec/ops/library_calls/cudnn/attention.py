@@ -1,26 +1,47 @@
-"""cuDNN's fused attention, forward and backward, of types of 16 bits and more.
+"""cuDNN's fused attention, forward and backward, in types of 8 bits and more.
 
 Source: XLA, cudnn_custom_call_compiler.cc; JAX, fused_attention_stablehlo.py; cuDNN frontend, Attention.
+
+Every 8-bit array represents its values times its descale factor. Values that the call itself converts to 8 bits,
+including probabilities, are multiplied by a scale factor, saturated and rounded. Source: JAX,
+fused_attention_stablehlo.py (…fp8…); cuDNN frontend, Attention (SDPA FP8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 
 import numpy as np
 
 from hloexec.core.dtypes import DType, element_type_of
 from hloexec.core.ir import ArrayShape, Instruction, Shape
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import narrow, require, widen
-from hloexec.ops.library_calls import attention as softmax
-from hloexec.ops.library_calls.cudnn import attention_arrays as arrays
-from hloexec.ops.library_calls.cudnn import attention_unfused as unfused
-from hloexec.ops.library_calls.cudnn.attention_config import KINDS, AttentionConfig, attention_config
-from hloexec.ops.library_calls.cudnn.attention_sequences import Batch, heads_first, tokens
-from hloexec.ops.library_calls.shapes import CallResult
+from hloexec.ops.library_calls import activations as softmax
+from hloexec.ops.library_calls.configs import CallResult, saturating
+from hloexec.ops.library_calls.cudnn.attention_parts import (
+    KINDS,
+    AttentionConfig,
+    Batch,
+    attention_config,
+    backward,
+    check_heads,
+    check_outputs,
+    forward,
+    heads_first,
+    named,
+    named_shapes,
+    product,
+    result_count,
+    results_of,
+    rounded_results,
+    shared_heads,
+    summed_heads,
+    tokens,
+)
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
 
@@ -64,7 +85,7 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
             (queries[0], blocks[1], shapes[name].dimensions[2] * blocks[2], blocks[3])
             for blocks, name in ((keys, "key pages"), (values, "value pages"))
         )
-    arrays.check_heads(queries, keys, values)
+    check_heads(queries, keys, values)
     batch, scores = queries[0], (*queries[:3], keys[2])
     for name in ("bias", "mask"):
         if name in shapes:
@@ -101,13 +122,13 @@ def _results(
     numerics: NumericsPolicy,
 ) -> CallResult:
     """What attention, or its gradient, is in the form that the config says, rounded."""
-    given = arrays.named(operands, _operand_names(config), "the attention", EvaluationError)
+    given = named(operands, _operand_names(config), "the attention", EvaluationError)
     if config.is_flash:
         batch = Batch.of(given, config, numerics)
         found = flash(given, config, batch, element_type_of(batch.queries.dtype).accumulate)
     else:
         found = older(given, config, numerics)
-    return arrays.rounded_results(found, shape, narrow)
+    return rounded_results(found, shape, narrow)
 
 
 def _forward(given: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
@@ -157,15 +178,15 @@ class Attention:
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
-        shapes = arrays.named_shapes(operands, _operand_names(config), "the attention")
+        shapes = named_shapes(operands, _operand_names(config), "the attention")
         queries, keys, values = _sizes(shapes, config)
-        expected: list[tuple[int, ...]] = [(*queries[:3], values[3])]
-        if arrays.result_count(shape) > 1:
+        expected: list[Dimensions] = [(*queries[:3], values[3])]
+        if result_count(shape) > 1:
             count = shapes["query lengths"].element_count if config.is_packed else queries[0]
             expected.append((count, *queries[1:3]) if config.is_flash else (*queries[:3], keys[2]))
-        return arrays.results_of(shape, expected, "the attention")
+        return results_of(shape, expected, "the attention")
 
-    evaluate = staticmethod(partial(_results, unfused.forward, _forward))
+    evaluate = staticmethod(partial(_results, forward, _forward))
 
 
 @custom_call(*(target for target, kind in KINDS.items() if kind.is_backward and not kind.is_8_bit), config=_config)
@@ -186,9 +207,9 @@ class AttentionBackward:
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
-        shapes = arrays.named_shapes(operands, _operand_names(config), "the attention")
+        shapes = named_shapes(operands, _operand_names(config), "the attention")
         queries, keys, values = _sizes(shapes, config)
-        arrays.check_outputs(shapes, config, (*queries[:3], values[3]), "the attention")
+        check_outputs(shapes, config, (*queries[:3], values[3]), "the attention")
         (batch, heads, rows, _), columns = queries, keys[2]
         left = shapes["statistics"]
         if config.is_flash:
@@ -197,11 +218,146 @@ class AttentionBackward:
         else:
             fits = config.placements["statistics"].shape(left, "what forward left") == (batch, heads, rows, columns)
         require(fits, f"what forward left does not fit attention of {[batch, heads, rows, columns]}: it is {left}")
-        expected: list[tuple[int, ...]] = [queries, keys, values]
+        expected: list[Dimensions] = [queries, keys, values]
         if not config.is_flash:
             expected.append((batch, heads, rows, columns))
-        if config.kind.has_bias and arrays.result_count(shape) > len(expected):
+        if config.kind.has_bias and result_count(shape) > len(expected):
             expected.append(shapes["bias"].dimensions if config.is_flash else (1, heads, rows, columns))
-        return arrays.results_of(shape, expected, "the attention's gradient")
+        return results_of(shape, expected, "the attention's gradient")
 
-    evaluate = staticmethod(partial(_results, unfused.backward, _backward))
+    evaluate = staticmethod(partial(_results, backward, _backward))
+
+
+_FORWARD = "queries keys values descale_q descale_k descale_v descale_s scale_s scale_o".split()
+_BACKWARD = [
+    *("queries", "keys", "values", "output", "output gradient", "statistics"),
+    *"descale_q descale_k descale_v descale_o descale_dO descale_s descale_dP".split(),
+    *"scale_s scale_dQ scale_dK scale_dV scale_dP".split(),
+]
+
+
+def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayShape]:
+    shapes = named_shapes(operands, names, "8-bit attention")
+    for name, shape in shapes.items():
+        require(
+            "scale" not in name or shape.element_count == 1,
+            f"{name} of 8-bit attention must be one number, not {shape}",
+        )
+    return shapes
+
+
+def _factors(given: Mapping[str, Array]) -> dict[str, Array]:
+    """Scales and descales by name, as f32 scalars."""
+    return {name: widen(array).reshape(())[()] for name, array in given.items() if "scale" in name}
+
+
+def _scores(
+    queries: Array, keys: Array, factor: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy
+) -> Array:
+    """`[batch, heads, queries, keys]` in f32; −∞ where a query does not see a key."""
+    scale = np.float32(config.scale) * factor["descale_q"] * factor["descale_k"]
+    scores = product(queries, shared_heads(keys, queries.shape[1]), "tk,sk->ts", numerics) * scale
+    rows, columns = scores.shape[2:]
+    hidden = config.band.hidden(slice(0, rows), rows, columns)
+    if hidden is not None:
+        scores[..., hidden] = -np.inf
+    return scores
+
+
+def _largest(array: Array) -> Array:
+    return np.asarray(np.abs(array).max(initial=0)).reshape(1, 1, 1, 1)
+
+
+@custom_call(
+    *(target for target, kind in KINDS.items() if kind.is_8_bit and not kind.is_backward), config=attention_config
+)
+class Attention8:
+    """P = softmax(fmha_scale · descale_q · descale_k · q · kᵀ), O = descale_s · descale_v · P₈ · v, o = scale_o · O
+
+    P₈ is scale_s · P in the type of q. Operands: q, k, v, descale_q, descale_k, descale_v, descale_s, scale_s, scale_o.
+    Results: o [batch, heads, queries, depth of v], the largest magnitudes of P and of O, in training the log-sum-exp of
+    every query's scores (f32), scratch memory (u8, zeros). Masks are causal or none. Source: cuDNN frontend, SDPA FP8
+    Forward.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
+        queries, keys, values = config.shapes(_shapes(operands, _FORWARD))
+        check_heads(queries, keys, values)
+        expected = [(*queries[:3], values[3]), (1, 1, 1, 1), (1, 1, 1, 1), queries[:3]]
+        return results_of(shape, expected[: max(3, result_count(shape))], "8-bit attention")
+
+    @staticmethod
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        given = named(operands, _FORWARD, "8-bit attention", EvaluationError)
+        factor = _factors(given)
+        queries, keys, values = config.canonical(given)
+        scores = _scores(queries, keys, factor, config, numerics)
+        largest = scores.max(-1, keepdims=True, initial=-np.inf)
+        largest[largest == -np.inf] = 0
+        weights = np.exp(scores - largest)
+        total = weights.sum(-1, keepdims=True)
+        statistics = (largest + np.log(total))[..., 0]
+        weights = weights / np.where(total == 0, np.float32(1), total)
+        narrow_weights = saturating(weights * factor["scale_s"], element_type_of(queries.dtype))
+        output = product(narrow_weights, shared_heads(values, queries.shape[1]), "ts,sk->tk", numerics)
+        output = output * (factor["descale_s"] * factor["descale_v"])
+        results = [output * factor["scale_o"], _largest(weights), _largest(output), statistics]
+        return rounded_results(results, shape, saturating)
+
+
+@custom_call(*(target for target, kind in KINDS.items() if kind.is_8_bit and kind.is_backward), config=attention_config)
+class AttentionBackward8:
+    """The gradients of 8-bit attention with respect to q, k and v
+
+    With q, k, v, o and dO descaled, and P from the scores and the given log-sum-exps: P₈ = scale_s · P, in the type of
+    q; dV = descale_s · P₈ᵀ · dO; D = fmha_scale · P ∘ (dO · vᵀ − Σ dO ∘ o); D₈ = scale_dP · D, in the type of dO;
+    dQ = descale_dP · D₈ · k; dK = descale_dP · D₈ᵀ · q. Operands: q, k, v, o, dO, the log-sum-exps, descale_q,
+    descale_k, descale_v, descale_o, descale_dO, descale_s, descale_dP, scale_s, scale_dQ, scale_dK, scale_dV, scale_dP.
+    Results: dQ, dK and dV, scaled, the largest magnitudes of dQ, dK, dV (unscaled) and D, scratch memory (u8, zeros).
+    Source: cuDNN frontend, SDPA FP8 Backward.
+    """
+
+    @staticmethod
+    def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
+        shapes = _shapes(operands, _BACKWARD)
+        queries, keys, values = config.shapes(shapes)
+        check_heads(queries, keys, values)
+        check_outputs(shapes, config, (*queries[:3], values[3]), "8-bit attention")
+        require(
+            shapes["statistics"].element_count == prod(queries[:3]),
+            f"the log-sum-exps must be {list(queries[:3])}, but are {shapes['statistics']}",
+        )
+        return results_of(shape, [queries, keys, values, *[(1, 1, 1, 1)] * 4], "the gradient of 8-bit attention")
+
+    @staticmethod
+    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+        given = named(operands, _BACKWARD, "8-bit attention", EvaluationError)
+        factor = _factors(given)
+        queries, keys, values, output, gradient = config.canonical(
+            given, "queries", "keys", "values", "output", "output gradient"
+        )
+        heads, groups = queries.shape[1], keys.shape[1]
+        statistics = widen(given["statistics"]).reshape(*queries.shape[:3], 1)
+        scores = _scores(queries, keys, factor, config, numerics)
+        weights = np.where(scores == -np.inf, np.float32(0), np.exp(scores - statistics))
+        narrow_weights = saturating(weights * factor["scale_s"], element_type_of(queries.dtype))
+        value_gradient = summed_heads(product(narrow_weights, gradient, "ts,tk->sk", numerics), groups)
+        value_gradient = value_gradient * (factor["descale_s"] * factor["descale_dO"])
+        delta = product(gradient, shared_heads(values, heads), "tk,sk->ts", numerics)
+        delta = delta * (factor["descale_dO"] * factor["descale_v"])
+        mean = (widen(gradient) * widen(output)).sum(-1, keepdims=True)
+        delta = delta - mean * (factor["descale_dO"] * factor["descale_o"])
+        delta = np.float32(config.scale) * weights * delta
+        narrow_delta = saturating(delta * factor["scale_dP"], element_type_of(gradient.dtype))
+        query_gradient = product(narrow_delta, shared_heads(keys, heads), "ts,sk->tk", numerics)
+        query_gradient = query_gradient * (factor["descale_dP"] * factor["descale_k"])
+        key_gradient = summed_heads(product(narrow_delta, queries, "ts,tk->sk", numerics), groups)
+        key_gradient = key_gradient * (factor["descale_dP"] * factor["descale_q"])
+        results = [
+            query_gradient * factor["scale_dQ"],
+            key_gradient * factor["scale_dK"],
+            value_gradient * factor["scale_dV"],
+            *map(_largest, (query_gradient, key_gradient, value_gradient, delta)),
+        ]
+        return rounded_results(results, shape, saturating)

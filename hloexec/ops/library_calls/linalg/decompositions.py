@@ -17,12 +17,11 @@ from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.precision import part_type
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
-from hloexec.ops.blas import hold_blas, matmul
 from hloexec.ops.common import array_shape, narrow, require, widen
-from hloexec.ops.library_calls.ffi import bytes_of_config, checked_attributes, ffi_attributes
+from hloexec.ops.library_calls.configs import bytes_of_config, checked_attributes, ffi_attributes, shapes_of
 from hloexec.ops.library_calls.linalg.solver_calls import Descriptor
-from hloexec.ops.library_calls.shapes import shapes_of
 from hloexec.ops.registry import custom_call
+from hloexec.ops.resources import hold_blas, matmul
 
 _EIGH_FIELDS = 4
 
@@ -33,7 +32,7 @@ def _matrix_shape(shape: Shape, what: str) -> ArrayShape:
         array.rank >= 2 and array.element_type.is_inexact,
         f"{what} must hold matrices of floating-point or complex numbers, but has shape {array}",
     )
-    return ArrayShape(array.element_type, array.dimensions)
+    return array.plain
 
 
 def _reads_lower(instruction: Instruction) -> bool:
@@ -149,19 +148,18 @@ class LuDecomposition:
         count, least = len(factors), min(rows, columns)
         pivots = np.zeros((count, least), np.int32)
         batch = np.arange(count)
-        with np.errstate(all="ignore"):
-            for step in range(least):
-                column = factors[:, step:, step]
-                # LAPACK measures complex numbers by |re| + |im|.
-                chosen = step + (np.abs(column.real) + np.abs(column.imag)).argmax(-1)
-                pivots[:, step] = chosen
-                factors[batch, chosen], factors[:, step] = factors[:, step].copy(), factors[batch, chosen]
-                pivot = factors[:, step, step, None]
-                # A column of zeros is left as it is.
-                factors[:, step + 1 :, step] /= np.where(pivot == 0, 1, pivot)
-                factors[:, step + 1 :, step + 1 :] -= (
-                    factors[:, step + 1 :, step, None] * factors[:, step, None, step + 1 :]
-                )
+        for step in range(least):
+            column = factors[:, step:, step]
+            # LAPACK measures complex numbers by |re| + |im|.
+            chosen = step + (np.abs(column.real) + np.abs(column.imag)).argmax(-1)
+            pivots[:, step] = chosen
+            factors[batch, chosen], factors[:, step] = factors[:, step].copy(), factors[batch, chosen]
+            pivot = factors[:, step, step, None]
+            # A column of zeros is left as it is.
+            factors[:, step + 1 :, step] /= np.where(pivot == 0, 1, pivot)
+            factors[:, step + 1 :, step + 1 :] -= (
+                factors[:, step + 1 :, step, None] * factors[:, step, None, step + 1 :]
+            )
         pivots = pivots.reshape(*operand.shape[:-2], least)
         lu = narrow(factors, element_type_of(operand.dtype)).reshape(operand.shape)
         return lu, pivots, _permutation_of_swaps(pivots, rows)
@@ -211,7 +209,7 @@ class LuPivotsToPermutation:
                 size == known[name],
                 f"the backend_config has {name} = {size}, but pivots {swaps} that permute {result} have {known[name]}",
             )
-        return ArrayShape(result.element_type, result.dimensions)
+        return result.plain
 
     @staticmethod
     def evaluate(pivots: Array, *, shape: ArrayShape) -> Array:
@@ -264,10 +262,9 @@ class TridiagonalSolvePerturbed:
         size, columns = b.shape[-2:]
         if b.size == 0:
             return np.zeros_like(b)
-        with np.errstate(all="ignore"):
-            x = np.array(b).reshape(-1, size, columns)
-            lower, diagonal, upper = (part.reshape(-1, size) for part in (dl, d, du))
-            _substitute(_eliminate(lower, diagonal, upper, x), x)
+        x = np.array(b).reshape(-1, size, columns)
+        lower, diagonal, upper = (part.reshape(-1, size) for part in (dl, d, du))
+        _substitute(_eliminate(lower, diagonal, upper, x), x)
         return x.reshape(b.shape)
 
 

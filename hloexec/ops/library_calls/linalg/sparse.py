@@ -13,16 +13,29 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Arrays
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import array_shape, narrow, require, widen
 from hloexec.ops.intervals import Demand, Demanded, Use
-from hloexec.ops.library_calls.ffi import bytes_of_attribute, bytes_of_config, checked_attributes
-from hloexec.ops.library_calls.linalg.matrix_routines import reason_without_scipy, register
-from hloexec.ops.library_calls.linalg.solver_calls import VENDORS, Descriptor, enumeration
-from hloexec.ops.library_calls.shapes import CallResult, in_declared_form, shapes_of, with_scratch, zeros
+from hloexec.ops.library_calls.configs import (
+    CallResult,
+    bytes_of_attribute,
+    bytes_of_config,
+    checked_attributes,
+    in_declared_form,
+    shapes_of,
+    with_scratch,
+    zeros,
+)
+from hloexec.ops.library_calls.linalg.solver_calls import (
+    VENDORS,
+    Descriptor,
+    enumeration,
+    reason_without_scipy,
+    register,
+)
 from hloexec.ops.registry import custom_call
 
 _COLUMNS_AT_ONCE = 1 << 22
@@ -52,10 +65,9 @@ def sparse_product(data: Array, rows: Array, columns: Array, rhs: Array, size: i
     values, dense = widen(data), widen(rhs).reshape(len(rhs), -1)
     result = np.zeros((size, dense.shape[1]), values.dtype)
     step = max(_COLUMNS_AT_ONCE // max(dense.shape[1], 1), 1)
-    with np.errstate(all="ignore"):
-        for first in range(0, len(data), step):
-            part = slice(first, first + step)
-            np.add.at(result, rows[part], values[part, None] * dense[columns[part]])
+    for first in range(0, len(data), step):
+        part = slice(first, first + step)
+        np.add.at(result, rows[part], values[part, None] * dense[columns[part]])
     return narrow(result, element_type_of(data.dtype)).reshape(size, *rhs.shape[1:])
 
 
@@ -105,8 +117,6 @@ class CsrTimesDense:
 
 
 _Members: TypeAlias = Mapping[str, Any]
-_Shapes: TypeAlias = tuple[ArrayShape, ...]
-_Arrays: TypeAlias = tuple[Array, ...]
 
 
 def _structures(members: str) -> tuple[Descriptor, Descriptor]:
@@ -157,9 +167,9 @@ class _Target:
     is_typed: bool
     operands: tuple[str, ...]
     descriptors: tuple[Descriptor, ...]
-    infer_values: Callable[..., _Shapes]
+    infer_values: Callable[..., ArrayShapes]
     """The results' shapes, from the members, the format, the operands' shapes and the declared shape."""
-    compute: Callable[..., _Arrays]
+    compute: Callable[..., Arrays]
     """The results, from the members, the format, the operands and the inferred shape."""
 
     def config(self, instruction: Instruction) -> dict[str, object]:
@@ -214,7 +224,7 @@ def _check_sparse(members: _Members, kind: _Format, arrays: Sequence[ArrayShape]
         )
 
 
-def _infer_product(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> _Shapes:
+def _infer_product(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> ArrayShapes:
     _check_sparse(members, kind, arrays)
     rows, cols = (members["rows"], members["cols"])[:: -1 if members["op"] != "N" else 1]
     data, rhs = arrays[0], arrays[3]
@@ -230,7 +240,7 @@ def _infer_product(members: _Members, kind: _Format, arrays: Sequence[ArrayShape
     return (ArrayShape(data.element_type, (rows, *rhs.dimensions[1:])),)
 
 
-def _product(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> _Arrays:
+def _product(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> Arrays:
     """A · rhs, Aᵀ · rhs or Aᴴ · rhs."""
     data, first, second, rhs = operands
     rows, columns = kind.rows_and_columns(first, second, len(data), members["rows"], members["cols"])
@@ -241,12 +251,12 @@ def _product(members: _Members, kind: _Format, operands: Sequence[Array], inferr
     return (sparse_product(values.conj() if members["op"] == "C" else values, rows, columns, rhs, size),)
 
 
-def _infer_dense(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> _Shapes:
+def _infer_dense(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> ArrayShapes:
     _check_sparse(members, kind, arrays)
     return (ArrayShape(arrays[0].element_type, (members["rows"], members["cols"])),)
 
 
-def _to_dense(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> _Arrays:
+def _to_dense(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> Arrays:
     """The matrix with all its zeros; of elements at one place, the last."""
     data, first, second = operands
     dense = np.zeros((members["rows"], members["cols"]), data.dtype)
@@ -255,7 +265,7 @@ def _to_dense(members: _Members, kind: _Format, operands: Sequence[Array], infer
     return (dense,)
 
 
-def _infer_sparse(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> _Shapes:
+def _infer_sparse(members: _Members, kind: _Format, arrays: Sequence[ArrayShape], shape: Shape) -> ArrayShapes:
     dense = arrays[0]
     require(
         dense.dimensions == (members["rows"], members["cols"]),
@@ -270,10 +280,10 @@ def _infer_sparse(members: _Members, kind: _Format, arrays: Sequence[ArrayShape]
         parts[0].element_type is dense.element_type,
         f"the elements of a sparse {dense} cannot be {parts[0].element_type}",
     )
-    return tuple(ArrayShape(part.element_type, part.dimensions) for part in parts)
+    return tuple(part.plain for part in parts)
 
 
-def _from_dense(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> _Arrays:
+def _from_dense(members: _Members, kind: _Format, operands: Sequence[Array], inferred: Shape) -> Arrays:
     """The elements that are not zero, row by row; zeros where there is room for more."""
     (dense,) = operands
     rows, columns = np.nonzero(dense)
@@ -348,7 +358,7 @@ class SparseSolve:
         require(right.dimensions == (sizes["rows"],), f"the system has {sizes['rows']} equations, but b is {right}")
         parts = [array_shape(part, "an index array") for part in (data, indices, indptr)]
         _check_sparse(sizes, _FORMATS["csr"], parts)
-        return ArrayShape(right.element_type, right.dimensions)
+        return right.plain
 
     @staticmethod
     def evaluate(data: Array, second: Array, third: Array, b: Array, *, config: _Members | None) -> Array:

@@ -1,4 +1,4 @@
-"""Fast variants of reduce, of reducers that are one usual operation or choose by order."""
+"""Fast variants of reduce, of reducers that are one usual operation or choose by order, and of reduce-window."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Shape, Window
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array
-from hloexec.ops.common import array_shape
-from hloexec.ops.movement.copying import in_order
-from hloexec.ops.reduction.callees import element_types, usual_operations
-from hloexec.ops.reduction.choices import choice_of
-from hloexec.ops.reduction.known_reducers import (
+from hloexec.core.values import Array, Dimensions
+from hloexec.ops.common import array_shape, in_order
+from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes, choice_of, element_types, is_long, usual_operations
+from hloexec.ops.reduction.reduce_window import BLOCK_BYTES, ReduceWindowAttributes, are_apart
+from hloexec.ops.reduction.reducers import (
     KNOWN_REDUCERS,
     KnownReducer,
     accumulation_dtype,
     merging_of,
+    recognise_components,
     reduce_axes,
     reduce_axis,
     reduce_known,
     reduces_columns,
 )
-from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes, is_long
-from hloexec.ops.reduction.reducers import recognise_components
-from hloexec.ops.registry import Callee, fast
-from hloexec.ops.rows import RowForm, RowFunction, prefix_length, prefixes
+from hloexec.ops.registry import Callee, Callees, fast
+from hloexec.ops.relations.parts import output_size
+from hloexec.ops.traits import RowForm, RowFunction, prefix_length, prefixes
 
 
 @fast("reduce")
@@ -39,11 +38,7 @@ class FastReduce:
 
     @staticmethod
     def bind(
-        *,
-        attributes: ReduceAttributes,
-        shape: Shape,
-        operand_shapes: tuple[ArrayShape, ...],
-        computations: Sequence[Callee],
+        *, attributes: ReduceAttributes, shape: Shape, operand_shapes: ArrayShapes, computations: Callees
     ) -> Callable[..., Any] | None:
         dimensions = attributes.dimensions
         if not isinstance(shape, ArrayShape):
@@ -59,11 +54,7 @@ class FastReduce:
 
     @staticmethod
     def by_rows(
-        *,
-        attributes: ReduceAttributes,
-        shape: Shape,
-        operand_shapes: tuple[ArrayShape, ...],
-        computations: Sequence[Callee],
+        *, attributes: ReduceAttributes, shape: Shape, operand_shapes: ArrayShapes, computations: Callees
     ) -> RowForm | None:
         """Reductions of one operand that lies in row-major order, by a usual operation: the order of sums is that of
         the kernel, as how the elements of one row are grouped depends on their number alone."""
@@ -122,11 +113,11 @@ class _Choosing:
     """The kernel of a reduction of values with places, as argmin and argmax are."""
 
     callee: Callee
-    order: tuple[int, ...]
+    order: Dimensions
     """The dimensions, reduced ones last."""
     rows: tuple[int, int]
     """How many results there are, and of how many elements each."""
-    sizes: tuple[int, ...]
+    sizes: Dimensions
     """Of the results."""
     general: Callable[..., Any]
     """The kernel of any reduction."""
@@ -142,7 +133,7 @@ class _Choosing:
 
 
 def _bound_choice(
-    operands: Sequence[ArrayShape], dimensions: tuple[int, ...], shape: Shape, callee: Callee
+    operands: Sequence[ArrayShape], dimensions: Dimensions, shape: Shape, callee: Callee
 ) -> _Choosing | None:
     """The kernel where each operand is of the type of its parameter and its result, if what is chosen is asked for."""
     types = [operand.element_type for operand in operands]
@@ -162,7 +153,7 @@ def _bound_choice(
 
 
 def bound_reduction(
-    sizes: tuple[int, ...], dimensions: Sequence[int], reducer: KnownReducer, element_type: ElementType
+    sizes: Dimensions, dimensions: Sequence[int], reducer: KnownReducer, element_type: ElementType
 ) -> Callable[[Array, Array], Array]:
     """`reduce_known` for arrays of these sizes: what does not depend on their elements is decided once."""
     dtype = element_type.storage
@@ -178,5 +169,56 @@ def bound_reduction(
             return reduce_known(array, dimensions, init_value, reducer, element_type)
         total = reduce_axes(array.reshape(merging.sizes), merging.axes, reducer)
         return np.asarray(reducer.combine(init_value, total.reshape(kept)))
+
+    return reduced
+
+
+@fast("reduce-window")
+class FastReduceWindow:
+    """Windows along rows, of a reducer that is a usual operation."""
+
+    @staticmethod
+    def bind(
+        *, attributes: ReduceWindowAttributes, shape: Shape, operand_shapes: ArrayShapes, computations: Callees
+    ) -> Callable[..., Array] | None:
+        names = usual_operations(computations[0], element_types(shape), is_exact=False)
+        if names is None or len(operand_shapes) != 2 or not isinstance(shape, ArrayShape):
+            return None
+        sizes, reducer = operand_shapes[0].dimensions, KNOWN_REDUCERS[names[0]]
+        return rows_of_windows(sizes, attributes.window, reducer, shape.element_type)
+
+
+def rows_of_windows(
+    sizes: Dimensions, window: Window, reducer: KnownReducer, element_type: ElementType
+) -> Callable[[Array, Array], Array] | None:
+    """`reduce_windows_known` for arrays of these sizes, where windows become rows; None where they do not.
+
+    XLA:CPU makes such windows of most reductions.
+    """
+    dtype = element_type.storage
+    is_shared = reducer.ufunc is not np.add and prod(sizes) * dtype.itemsize > BLOCK_BYTES
+    is_plain = accumulation_dtype(element_type, element_type) == dtype
+    if is_shared or not is_plain or not prod(sizes) or not are_apart(sizes, window):
+        return None
+    rows: list[int] = []
+    whole, kept, placed = [], [], []
+    for extent, one in zip(sizes, window.dimensions, strict=True):
+        rows += [output_size(extent, one), one.size]
+        whole.append(prod(rows[-2:]))
+        count = min(extent, whole[-1] - one.padding_low)
+        kept.append(slice(count))
+        placed.append(slice(one.padding_low, one.padding_low + count))
+    source, target = tuple(kept), tuple(placed)
+    is_crop = all(part == slice(0, reach) for part, reach in zip(target, whole, strict=True))
+    neutral = reducer.identity(dtype)
+    function = bound_reduction(tuple(rows), range(1, len(rows), 2), reducer, element_type)
+
+    def reduced(array: Array, init_value: Array) -> Array:
+        block = in_order(array)[source]
+        if not is_crop:
+            layout = np.full(whole, neutral, dtype)
+            layout[target] = block
+            block = layout
+        return function(block.reshape(rows), init_value)
 
     return reduced

@@ -16,8 +16,7 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
-from hloexec.ops.operations import is_elementwise
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, is_elementwise, role_of
 from hloexec.tools.diffing.agreement import says_much
 from hloexec.tools.diffing.control import Decisions
 from hloexec.tools.diffing.findings import InstructionRun

@@ -22,8 +22,7 @@ import attrs
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.diffing.control import Decisions, exits, is_unrolled
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Graph, Node

@@ -28,7 +28,7 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
 from hloexec.ops.contraction.dot import DotAttributes
-from hloexec.ops.operations import is_elementwise, traits_of
+from hloexec.ops.registry import is_elementwise, traits_of
 from hloexec.tools.diffing.agreement import arranged, is_near, is_same
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS

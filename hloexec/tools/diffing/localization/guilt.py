@@ -13,7 +13,7 @@ import attrs
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
-from hloexec.ops.operations import exchanges, traits_of
+from hloexec.ops.registry import exchanges, traits_of
 from hloexec.tools.diffing.agreement import arranged, is_near
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.control import Decisions, Handing, is_unrolled
 from hloexec.tools.diffing.digests import Digest
 from hloexec.tools.diffing.graph import Node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.control import Decisions, carrying_loop
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node

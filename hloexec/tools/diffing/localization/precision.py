@@ -14,7 +14,7 @@ from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.agreement import aligned
 from hloexec.tools.diffing.graph import Graph, Instance, Node, Users
 from hloexec.tools.diffing.localization.relations import NodePair, Relations, transparent_chain

@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import islice
 
 from hloexec.core.structs import frozen
-from hloexec.ops.operations import exchanges, is_elementwise, traits_of
+from hloexec.ops.registry import exchanges, is_elementwise, traits_of
 from hloexec.tools.diffing.agreement import aligned, is_near
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Graph, Instance, Node

@@ -19,8 +19,7 @@ from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_s
 from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.operations import is_elementwise, traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, is_elementwise, role_of, traits_of
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS

@@ -9,8 +9,7 @@ import attrs
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.structs import define
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.diffing.control import Decisions
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node

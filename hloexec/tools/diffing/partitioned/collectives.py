@@ -18,8 +18,8 @@ from hloexec.core.ir.editing import rename_operands, replace_computation, replac
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.ops.common import wide
-from hloexec.ops.control.making import make_conversion, make_tuple
-from hloexec.ops.operations import exchanges, is_elementwise, traits_of
+from hloexec.ops.control.flow import make_conversion, make_tuple
+from hloexec.ops.registry import exchanges, is_elementwise, traits_of
 from hloexec.tools.diffing.agreement import comes_near, is_near
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS

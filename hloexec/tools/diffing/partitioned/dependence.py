@@ -16,8 +16,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import find_opcode, traits_of
 from hloexec.tools.diffing.agreement import is_near
 from hloexec.tools.diffing.graph import Instance
 from hloexec.tools.diffing.replaying.evaluation import Evaluator, Overlay

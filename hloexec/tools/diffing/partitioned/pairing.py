@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from hloexec.core.structs import define
-from hloexec.ops.operations import exchanges, traits_of
+from hloexec.ops.registry import exchanges, traits_of
 from hloexec.tools.diffing.agreement import arranged
 from hloexec.tools.diffing.digests import Digest
 from hloexec.tools.diffing.graph import Instance, Node

@@ -14,7 +14,7 @@ import numpy as np
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.values import Array
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.agreement import arranged
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS

@@ -12,7 +12,7 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.digests import digest_of
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS

@@ -19,7 +19,7 @@ import numpy as np
 
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.ops.arena import owner_of
+from hloexec.ops.resources import owner_of
 from hloexec.tools.diffing.digests import Digest, digest_with, digests_of, family_of, is_good_base
 
 _FINITE = (0, 0, 0)

@@ -16,8 +16,7 @@ from hloexec.core.values import Array, Value, arrays_of
 from hloexec.core.wording import byte_text
 from hloexec.engine.exec.observers import Event
 from hloexec.errors import ResourceError
-from hloexec.ops.operations import exchanges, forwarded_names
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Role, exchanges, find_opcode, forwarded_names, role_of
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.recording.arrays import Arrays
 from hloexec.tools.diffing.recording.columns import Operands

@@ -20,12 +20,10 @@ from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.steps import inner_plans
 from hloexec.errors import HloError
-from hloexec.ops.blas import single_threaded_blas
-from hloexec.ops.common import narrow, wide
-from hloexec.ops.movement.copying import row_major
-from hloexec.ops.operations import traits_of
+from hloexec.ops.common import narrow, row_major, wide
 from hloexec.ops.policies.policy import numerics_policy
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import find_opcode, traits_of
+from hloexec.ops.resources import single_threaded_blas
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS

@@ -33,7 +33,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.agreement import aligned, is_same
 from hloexec.tools.diffing.bounds import Bound, Bounds, relative_bound, whole
 from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains, on_the_way

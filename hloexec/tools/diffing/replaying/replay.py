@@ -21,7 +21,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import largest_number, unit_roundoff
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.agreement import agrees, is_same, rounds_alike, says_much
 from hloexec.tools.diffing.bounds import Bounds, whole
 from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains, path_chain

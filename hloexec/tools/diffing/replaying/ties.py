@@ -26,7 +26,7 @@ from hloexec.core.values import Array, Value, arrays_of
 from hloexec.engine.exec.observers import Event, Failure
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import wide
-from hloexec.ops.operations import traits_of
+from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.agreement import is_same
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.graph import Graph, Instance, Node

@@ -17,7 +17,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Modul
 from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import HloError
-from hloexec.ops.control.making import make_constant, make_element, make_tuple
+from hloexec.ops.control.flow import make_constant, make_element, make_tuple
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, assembled, is_glue, outputs_of, part_of, without_uncalled
 from hloexec.tools.minifying.opening import copied, renamed

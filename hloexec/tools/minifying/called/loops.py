@@ -12,7 +12,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleSh
 from hloexec.core.ir.editing import replace_instruction, take_name
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import HloError
-from hloexec.ops.control.making import make_element, make_parameter, make_tuple
+from hloexec.ops.control.flow import make_element, make_parameter, make_tuple
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.called.bodies import rebuilt, with_instructions, zeros
 from hloexec.tools.minifying.case import Case

@@ -26,8 +26,8 @@ from hloexec.core.wording import first_line
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.errors import HloError
-from hloexec.ops.operations import operation_name, traits_of
 from hloexec.ops.policies.policy import REFERENCE, numerics_policy
+from hloexec.ops.registry import operation_name, traits_of
 from hloexec.ops.relations import Place as Static
 from hloexec.tools.shadowing.alone.runs import Energies, WideRuns
 from hloexec.tools.shadowing.alone.switches import rounds

@@ -21,7 +21,7 @@ from hloexec.engine.plan.steps import Exchange, Plan, Step, inner_plans
 from hloexec.ops.common import narrow
 from hloexec.ops.registry import Role, find_opcode
 from hloexec.ops.relations import Place as Static
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 from hloexec.tools.shadowing.alone.widened import has_no_wide_form
 from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Kernels, kernels_of
 from hloexec.tools.shadowing.store import wide

@@ -15,9 +15,8 @@ from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape,
 from hloexec.core.ir.editing import take_name
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.ops.attributes import Grammar, attribute_fields, computation_names
-from hloexec.ops.control.making import make_conversion, make_element, make_tuple
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, entry_of, find_opcode
+from hloexec.ops.control.flow import make_conversion, make_element, make_tuple
+from hloexec.ops.registry import Role, entry_of, find_opcode, traits_of
 from hloexec.tools.shadowing.computing.widening import WIDE, retyped, widened_instruction
 
 _SUFFIX = ".f64"

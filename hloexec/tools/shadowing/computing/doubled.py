@@ -19,8 +19,7 @@ from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
 from hloexec.ops.policies.exact.doubled import two_product, two_sum
 from hloexec.ops.registry import Entry
-from hloexec.ops.rounding import Rounding
-from hloexec.ops.traits import Traits
+from hloexec.ops.traits import Rounding, Traits
 from hloexec.tools.shadowing.computing.elements import Difference, Sample, sampled, taken
 from hloexec.tools.shadowing.store import Shadow, wide
 

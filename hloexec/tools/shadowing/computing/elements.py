@@ -15,7 +15,7 @@ import numpy as np
 
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.resources import in_blocks
 from hloexec.tools.shadowing.computing.ranges import BLOCK, exact_ranges, row_by_row
 from hloexec.tools.shadowing.store import Shadow, wide
 

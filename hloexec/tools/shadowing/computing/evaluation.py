@@ -19,10 +19,8 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, entry_of
-from hloexec.ops.rounding import Rounding
-from hloexec.ops.traits import Traits
+from hloexec.ops.registry import Role, entry_of, traits_of
+from hloexec.ops.traits import Rounding, Traits
 from hloexec.tools.shadowing.absorption import Absorbing, absorbed, absorbed_before
 from hloexec.tools.shadowing.blame import blamed
 from hloexec.tools.shadowing.computing import doubled

@@ -15,8 +15,7 @@ from hloexec.engine.devices.manual_regions import crossings
 from hloexec.engine.devices.topology import Group, Topology, groups_of
 from hloexec.engine.exec.observers import Event
 from hloexec.ops.collective.groups import is_handed_on
-from hloexec.ops.operations import exchanges, traits_of
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import exchanges, find_opcode, traits_of
 from hloexec.tools.shadowing.computing.elements import Difference, Sample, difference_of, sampled, taken
 from hloexec.tools.shadowing.computing.widening import Kernels
 from hloexec.tools.shadowing.kinds import Losses, losses

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from hloexec.core.values import Array
-from hloexec.ops.movement.copying import row_major
+from hloexec.ops.common import row_major
 from hloexec.tools.shadowing.store import Shadow, wide
 
 BLOCK = 1 << 15

@@ -16,8 +16,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.structs import define
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
-from hloexec.ops.reduction.known_reducers import UFUNCS
-from hloexec.ops.reduction.reducers import recognise_components, unrecognised
+from hloexec.ops.reduction.reducers import UFUNCS, recognise_components, unrecognised
 from hloexec.ops.registry import Callee, find_opcode
 from hloexec.tools.shadowing.absorption import absorbed
 from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Kernels

@@ -21,7 +21,7 @@ from hloexec.core.values import Array, flat
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import is_inexact
 from hloexec.ops.registry import Role
-from hloexec.ops.threads import in_blocks
+from hloexec.ops.resources import in_blocks
 from hloexec.tools.shadowing.absorption import absorbed
 from hloexec.tools.shadowing.computing.elements import (
     NOWHERE,

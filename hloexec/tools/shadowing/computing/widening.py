@@ -24,10 +24,9 @@ from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import HloError
-from hloexec.ops.binding import Site
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy
-from hloexec.ops.registry import CUSTOM_CALLS, Callee, Role, entry_of, find_opcode
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.registry import CUSTOM_CALLS, Callee, Role, Site, entry_of, find_opcode
+from hloexec.ops.traits import Rounding
 
 
 @frozen

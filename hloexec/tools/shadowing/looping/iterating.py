@@ -10,7 +10,7 @@ import numpy as np
 
 from hloexec.core.values import Array
 from hloexec.ops.indexing.dynamic_slice import writeable
-from hloexec.ops.indexing.fast.dynamic_slice import WindowWriter
+from hloexec.ops.indexing.fast.indexing import WindowWriter
 from hloexec.tools.shadowing.looping.program import LoopProgram, Node, Wrong
 from hloexec.tools.shadowing.looping.recording import Recorder, Recording
 from hloexec.tools.shadowing.store import Shadow, finite_energy_of, wide

@@ -21,9 +21,9 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Mark, Plan, Step, While
-from hloexec.ops.indexing.fast.dynamic_slice import WindowWriter
+from hloexec.ops.indexing.fast.indexing import WindowWriter
 from hloexec.ops.registry import Role
-from hloexec.ops.rounding import Rounding
+from hloexec.ops.traits import Rounding
 from hloexec.tools.shadowing.computing.elements import spread
 from hloexec.tools.shadowing.computing.evaluation import Evaluation
 from hloexec.tools.shadowing.computing.widening import WIDE

@@ -18,8 +18,7 @@ from hloexec.core.values import Array
 from hloexec.errors import InputError
 from hloexec.ops.elementwise.selection import CompareAttributes
 from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.grid import Block, Shorter
 from hloexec.tools.shrinking.devices.numbers import NOTHING, DeviceValues, Known, computed, literal_of

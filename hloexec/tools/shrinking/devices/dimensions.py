@@ -12,9 +12,8 @@ import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.errors import InputError
-from hloexec.ops.collective.all_to_all import AllToAllAttributes
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, role_of
+from hloexec.ops.collective.sending import AllToAllAttributes
+from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.relations import Place, Position, Relations, Value
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, is_collective
 from hloexec.tools.shrinking.devices.numbers import NOTHING

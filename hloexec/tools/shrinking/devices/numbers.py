@@ -17,8 +17,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.ops.indexing.dynamic_slice import DynamicSliceAttributes
-from hloexec.ops.operations import traits_of
-from hloexec.ops.registry import Role, find_opcode, role_of
+from hloexec.ops.registry import Role, find_opcode, role_of, traits_of
 from hloexec.ops.relations import Place
 
 _MOST_SOURCES = 4

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hloexec.core.ir import ArrayShape, Shape, TupleShape, flat_shapes
-from hloexec.ops.contraction.fast.dot import FastDot, MatrixProduct
-from hloexec.ops.contraction.product_sums import AddedProduct
-from hloexec.ops.library_calls.cublas.config import Epilogue, gemm_config
-from hloexec.ops.library_calls.shapes import WithScratch, result_shapes
+from hloexec.core.ir import ArrayShapes, Shape, TupleShape, flat_shapes
+from hloexec.ops.contraction.fast.dot import AddedProduct, FastDot, MatrixProduct
+from hloexec.ops.library_calls.configs import WithScratch, result_shapes
+from hloexec.ops.library_calls.cublas.matmul import Epilogue, gemm_config
 from hloexec.ops.registry import fast
 
 
@@ -16,7 +15,7 @@ class FastGemm:
 
     @staticmethod
     def bind(
-        *, backend_config: str | None, shape: Shape, operand_shapes: tuple[ArrayShape, ...]
+        *, backend_config: str | None, shape: Shape, operand_shapes: ArrayShapes
     ) -> MatrixProduct | AddedProduct | WithScratch | None:
         """The kernel for the product of two matrices that BLAS multiplies, plus a third or not; else None."""
         config = gemm_config(backend_config)

@@ -1,1 +1,0 @@
-"""Calls that occur only in TPU dumps."""

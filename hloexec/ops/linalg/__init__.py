@@ -1,1 +1,0 @@
-"""Cholesky, triangular systems and Fourier transforms."""

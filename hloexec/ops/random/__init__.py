@@ -1,1 +1,0 @@
-"""Random numbers: rng, rng-bit-generator, and their generators."""
