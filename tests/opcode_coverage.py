@@ -127,7 +127,7 @@ class Recorder:
             outputs = run(module, *arguments)
             if self.is_on:
                 options = arguments[-1]
-                self._saw_run(module, options.get("computation") or module.entry_name)
+                self._saw_run(module, options.computation or module.entry_name)
             return outputs
 
         def noted_command(arguments: Sequence[str], name: str, *more: Any) -> int:

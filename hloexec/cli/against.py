@@ -13,9 +13,10 @@ from hloexec.errors import InputError
 
 if TYPE_CHECKING:
     from hloexec.analysis.numerics.comparison import Comparison
-    from hloexec.cli.run_options import RunOptions
+    from hloexec.cli.run_options import Given
     from hloexec.core.ir import Module
     from hloexec.core.values import Array, Value
+    from hloexec.engine.options import Options
     from hloexec.ops.policies.policy import NumericsPolicy
 
     Expectation: TypeAlias = Callable[[list[list[Value]]], tuple[Value | dict[str, Array], dict[str, Any]]]
@@ -25,11 +26,12 @@ XLA = "xla-cpu"
 _POLICY = "policy:"
 
 
-def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
+def with_inputs_of(against: str, given: Given) -> Given:
     """The options of a run on a golden's inputs and policy, where that is what it is compared with.
 
     Raises what keeps any `against` from being compared with, as far as that shows before anything runs.
     """
+    from hloexec.ops.policies.policy import REFERENCE
     from hloexec.tools.golden.folder import INPUTS, SUFFIX, read_golden
 
     if _policy_of(against) is not None or against == XLA:
@@ -43,15 +45,17 @@ def with_inputs_of(against: str, given: RunOptions) -> RunOptions:
         raise InputError(
             f"{against} has inputs for each of {golden.devices} devices; `hloexec golden check --module` compares them"
         )
-    numerics = golden.numerics if given.numerics == "reference" else given.numerics
-    return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), numerics=numerics)
+    options = given.options
+    if options.numerics == REFERENCE:
+        options = attrs.evolve(options, numerics=golden.numerics)
+    return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), options=options)
 
 
-def expectation(against: str, module: Module, options: dict[str, Any], *, file: str, is_divided: bool) -> Expectation:
+def expectation(against: str, module: Module, options: Options, *, file: str, is_divided: bool) -> Expectation:
     """What gives the expected result, and its tolerances, for the inputs of each device.
 
     `against` is XLA:CPU, a policy, a module, a golden, or a file; files are read at once, before anything runs.
-    `options` are the keyword arguments of `hloexec.run_devices` that give the result, `file` holds the module, and
+    `options` are those of the run that gives the result, `file` holds the module, and
     `is_divided` says whether its inputs are whole arrays. Raises what keeps the result from being compared, as far as
     that shows before anything runs.
     """
@@ -63,7 +67,7 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, file: 
     from hloexec.tools.golden.folder import EXPECTED, SUFFIX, read_golden
     from hloexec.tools.results import read_result, result_shapes
 
-    module, options = _as_run(module, options), {**options, "computation": None}
+    module, options = _as_run(module, options), attrs.evolve(options, computation=None)
     if against == XLA:
         from hloexec.language.interop.xla_cpu import require_runnable
         from hloexec.tools.minifying.oracles import on_xla_cpu
@@ -73,7 +77,7 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, file: 
     policy = _policy_of(against)
     if policy is not None:
         same = {"same_choices": True}
-        return lambda values: (_run(module, values, {**options, "numerics": policy}), same)
+        return lambda values: (_run(module, values, attrs.evolve(options, numerics=policy)), same)
     if against.rstrip(f"/{os.sep}").endswith(SUFFIX):
         golden = read_golden(against)
         tolerances = {
@@ -92,17 +96,17 @@ def expectation(against: str, module: Module, options: dict[str, Any], *, file: 
         if result.keys() == shapes.keys() or len(result) == 1:
             _require_one_device(against, module, is_divided=is_divided)
         return lambda _: (result, {})
-    constants = options["elided"] if isinstance(options["elided"], str) else "zeros"
+    constants = options.elided if isinstance(options.elided, str) else "zeros"
     other = hloexec.load(against)
     # Constants that both texts elide are the same for both.
-    known = {"elided": None} if elides_constants(other) and constants == options["elided"] else {}
+    known = {"elided": None} if elides_constants(other) and constants == options.elided else {}
     # The whole comes before its parts.
     files = [against, file] if other.num_partitions < module.num_partitions else [file, against]
     diff = shlex.join(["hloexec", "diff", *files])
 
     def result_of_other(values: list[list[Value]]) -> tuple[Value, dict[str, Any]]:
         try:
-            return _run(other, values, {**options, "elided": constants}), known
+            return _run(other, values, attrs.evolve(options, elided=constants)), known
         except InputError as error:
             if other.entry.parameter_shapes == module.entry.parameter_shapes:
                 raise
@@ -129,12 +133,12 @@ def compared(
     module: Module,
     values: list[list[Value]],
     results: Sequence[Value],
-    options: dict[str, Any],
+    options: Options,
     divided: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
 ) -> Comparison:
     """The results of a run, compared with what is expected for its inputs.
 
-    `options` are the keyword arguments of `hloexec.run_devices` that gave them. `divided` makes of the arrays of a
+    `options` are those of the run that gave them. `divided` makes of the arrays of a
     whole result those of each device. What rounding explains is measured on the module that was run, under its policy.
     """
     import hloexec
@@ -155,17 +159,18 @@ def compared(
         expected,
         module=module,
         inputs=values if len(values) in (1, len(results)) else None,
-        numerics=options["numerics"],
-        **{"elided": options["elided"], **tolerances},
+        numerics=options.numerics,
+        **{"elided": options.elided, **tolerances},
     )
 
 
-def _as_run(module: Module, options: Mapping[str, Any]) -> Module:
+def _as_run(module: Module, options: Options) -> Module:
     """The module, which itself says which computation is run, and on how many devices."""
-    entry = options["computation"]
+    entry = options.computation
     if entry is not None:
         module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
-    return attrs.evolve(module, replica_count=options["replicas"], num_partitions=options["partitions"])
+    counts: Any = {"replica_count": options.replicas, "num_partitions": options.partitions}
+    return attrs.evolve(module, **counts)
 
 
 def _policy_of(against: str) -> NumericsPolicy | None:
@@ -176,8 +181,8 @@ def _policy_of(against: str) -> NumericsPolicy | None:
     return numerics_policy(name) if name != against or (name in POLICIES and name != XLA) else None
 
 
-def _run(module: Module, values: list[list[Value]], options: dict[str, Any]) -> Value:
-    import hloexec
+def _run(module: Module, values: list[list[Value]], options: Options) -> Value:
+    from hloexec.engine.exec.running import run_with
 
-    results = hloexec.run_devices(module, values, **options)
+    results = run_with(module, values, options)
     return tuple(results) if len(results) > 1 else results[0]

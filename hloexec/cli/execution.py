@@ -8,6 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from hloexec.core.structs import frozen
 from hloexec.core.wording import on_devices, quoted, suggestion
 from hloexec.errors import InputError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from hloexec.core.values import Value
     from hloexec.engine.exec.observers import Event
     from hloexec.engine.exec.statistics import Statistics
+    from hloexec.engine.options import Options
 
 RESULT = "result"
 """The name of the result in `--print`."""
@@ -56,33 +59,30 @@ class Execution:
 def execute(
     module: Module,
     values: list[list[Value]],
-    options: dict[str, Any],
+    options: Options,
     iterations: int = 0,
     names: Sequence[str] = (),
 ) -> Execution:
-    """Run a module on the inputs of each device, then `iterations` more times without progress, or until Ctrl-C.
-
-    `options` are keyword arguments of `hloexec.run_devices`.
-    """
-    import hloexec
+    """Run a module on the inputs of each device, then `iterations` more times without progress, or until Ctrl-C."""
     from hloexec.cli.progress import ProgressBar
+    from hloexec.engine.exec.running import run_with
     from hloexec.engine.exec.statistics import Statistics
 
     wanted = [name.removeprefix("%") for name in names if name != RESULT]
 
-    def run(**more: Any) -> tuple[list[Value], float]:
+    def run(given: Options, observers: Sequence[Any] = ()) -> tuple[list[Value], float]:
         start = time.perf_counter()
-        results = hloexec.run_devices(module, values, **options, **more)
+        results = run_with(module, values, given, observers)
         return results, time.perf_counter() - start
 
     taken, recorder = Statistics(), _Recorder(wanted)
     with ProgressBar() as progress:
         observers = [progress, recorder] if wanted else [progress]
-        results, seconds = run(observers=observers, statistics=taken)
+        results, seconds = run(attrs.evolve(options, statistics=taken), observers)
     warm = list[float]()
     with suppress(KeyboardInterrupt):
         for _ in range(iterations):
-            warm.append(run()[1])
+            warm.append(run(options)[1])
     return Execution(results, taken, seconds, tuple(warm), tuple(recorder.events), len(warm) < iterations)
 
 

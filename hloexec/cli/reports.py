@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from hloexec.cli.inputs.loading import Prepared
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from hloexec.analysis.numerics.comparison import Verdict
     from hloexec.core.ir import Module
     from hloexec.core.values import Array
+    from hloexec.engine.options import Options
+    from hloexec.ops.policies.policy import NumericsPolicy
 
 _Facts = tuple[tuple[str, str], ...]
 _MOST_ROWS = 200
@@ -53,13 +56,20 @@ def exit_code(verdict: Verdict) -> int:
 
 
 def write_run_page(
-    path: str, result: object, run: Prepared, view: Callable[[int], RenderableType], facts: _Facts = ()
+    path: str,
+    result: object,
+    run: Prepared,
+    view: Callable[[int], RenderableType],
+    facts: _Facts = (),
+    policies: Sequence[NumericsPolicy] = (),
 ) -> None:
-    """Write the page of what ran a module, with the values of its instructions; `view` takes a number of rows."""
+    """Write the page of what ran a module, or two under these policies, with the values of its instructions; `view`
+    takes a number of rows."""
     from hloexec.report.html import Subject, write_page
 
-    facts = (*facts, *_facts(run.arguments[0], run.devices, run.options)[1 if facts else 0 :])
-    subject = Subject(result, view(_MOST_ROWS), run.module, run.inputs, run.options, _command_line(), facts)
+    options = [attrs.evolve(run.options, numerics=policy) for policy in policies] or [run.options]
+    facts = (*facts, *_facts(run.arguments[0], run.devices, options)[1 if facts else 0 :])
+    subject = Subject(result, view(_MOST_ROWS), run.module, run.inputs, options, _command_line(), facts)
     write_page(path, subject)
 
 
@@ -78,11 +88,10 @@ def write_command_page(
     write_page(path, subject)
 
 
-def _facts(file: str, devices: int, options: Mapping[str, Any]) -> _Facts:
-    policies = options["numerics"]
-    names = [policy.name for policy in (policies if isinstance(policies, tuple) else (policies,))]
+def _facts(file: str, devices: int, options: Sequence[Options]) -> _Facts:
+    names = [given.numerics.name for given in options]
     told = names[0] if len({*names}) == 1 else f"{names[0]} before, {names[1]} after"
-    return (("file", file), ("devices", str(devices)), ("policy", told), ("seed", str(options["seed"])))
+    return (("file", file), ("devices", str(devices)), ("policy", told), ("seed", str(options[0].seed)))
 
 
 def _command_line() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.engine.plan import pipeline
+from hloexec.engine.plan import planner
 from tests.plan.test_failing_optimizations import TEXT
 
 NEWER = "HloModule m, colour=red\nENTRY e { ROOT x = f32[2] parameter(0) }\n"
@@ -86,7 +86,7 @@ def test_the_warning_of_an_optimization_that_failed_points_at_the_caller(monkeyp
         raise RuntimeError("a fault")
 
     module = hloexec.parse(TEXT)
-    monkeypatch.setattr(pipeline, "_PASSES", tuple(attrs.evolve(entry, run=fail) for entry in pipeline._PASSES))
+    monkeypatch.setattr(planner, "_PASSES", tuple(attrs.evolve(entry, run=fail) for entry in planner._PASSES))
     with pytest.warns(hloexec.OptimizationWarning) as caught:
         hloexec.run(module, np.ones((300, 200), np.float32))
     assert {entry.filename for entry in caught} == {__file__}

@@ -10,6 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
+from hloexec.engine.exec import running
 from tests.records import read_record
 from tests.text.building import op
 
@@ -129,7 +130,7 @@ def test_further_runs_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ctrl_c_in_further_runs_shows_what_has_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, calls = hloexec.run_devices, []
+    run, calls = running.run_with, []
 
     def interrupted(*given: Any, **options: Any) -> Any:
         calls.append(given)
@@ -137,7 +138,7 @@ def test_ctrl_c_in_further_runs_shows_what_has_run(
             raise KeyboardInterrupt
         return run(*given, **options)
 
-    monkeypatch.setattr(hloexec, "run_devices", interrupted)
+    monkeypatch.setattr(running, "run_with", interrupted)
     assert main(["run", "add.hlo", "--iterations", "9", "--save", "kept.npz", "--against", "exact"]) == 130
     out, err = capsys.readouterr()
     assert "\nvalue  f32[3]" in out and "\nthen 2 times in " in out and "compared" not in out

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
 import click
 import pytest
 
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import _OPTIONS, Given, resolve_given, run_options
+from hloexec.engine.options import DEFAULTS
 
 SAID = [
     {},
@@ -17,13 +17,13 @@ SAID = [
 ]
 
 
-def read(words: list[str]) -> RunOptions:
+def read(words: list[str]) -> Given:
     """What a command is given for these words."""
-    found: list[RunOptions] = []
+    found: list[Given] = []
 
     @click.command()
     @run_options
-    def command(given: RunOptions) -> None:
+    def command(given: Given) -> None:
         found.append(given)
 
     command.main(words, standalone_mode=False)
@@ -32,11 +32,16 @@ def read(words: list[str]) -> RunOptions:
 
 @pytest.mark.parametrize("said", SAID)
 def test_the_words_for_options_are_read_as_these_options(said: dict[str, object]) -> None:
-    options = RunOptions(**said)
+    options = resolve_given(**said)
     assert read(options.words()) == options
 
 
 def test_every_option_is_said_where_it_matters() -> None:
     given = {name for said in SAID for name in said}
-    assert {field.name for field in attrs.fields(RunOptions)} - given == {"memory_limit", "max_iterations", "timeout"}
-    assert RunOptions(memory_limit=5, max_iterations=7, timeout=1.5).words() == []
+    assert {*_OPTIONS} - given == {"memory_limit", "max_iterations", "timeout"}
+    assert resolve_given(memory_limit=5, max_iterations=7, timeout=1.5).words() == []
+
+
+def test_the_defaults_of_the_command_line_are_those_of_the_options() -> None:
+    assert resolve_given().options == DEFAULTS
+    assert read([]) == resolve_given()

@@ -32,6 +32,7 @@ from hloexec.core.ir import (
     leaf_shapes,
 )
 from hloexec.engine.exec import unsupported
+from hloexec.engine.options import Options
 from hloexec.language.text.printer import format_instruction, format_shape
 from hloexec.tools.golden.spreads import RECORDED_SAMPLES
 from tests.dumps.mixture_of_experts import LOOP_BODIES, alone, cut_down, elided_constants, load_dump
@@ -144,8 +145,8 @@ def require_agreement(module: Module) -> None:
     actual = dict(leaves_of(hloexec.run(module, *inputs, verify=False), "actual"))
     text = xla.equivalent_module(hloexec.format(module, metadata=False))
     expected = xla.run_hlo(text, *flat(inputs), xla_flags=xla.COMPILED_SOONEST)
-    how = {"verify": False, "replicas": 1, "partitions": 1}
-    for found in sampled_in_stages(module, [inputs], stages=(RECORDED_SAMPLES, 4 * RECORDED_SAMPLES), **how):
+    how = Options(verify=False, replicas=1, partitions=1)
+    for found in sampled_in_stages(module, [inputs], stages=(RECORDED_SAMPLES, 4 * RECORDED_SAMPLES), options=how):
         theirs = dict(zip(actual, expected, strict=True))
         comparison = hloexec.compare(actual, theirs, module=module, spreads=found.spreads)
         if comparison.agrees:

@@ -13,12 +13,11 @@ from hloexec.core.values import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.exec.machine import Machine
-from hloexec.engine.plan.pipeline import Options
+from hloexec.engine.options import DEFAULTS
 from hloexec.engine.plan.planner import build
 from hloexec.errors import EvaluationError, HloWarning, UnsupportedError, VerificationError
 from hloexec.ops import registry
 from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
-from hloexec.ops.policies.policy import REFERENCE
 from tests.exec.programs import COUNTING_LOOP, agree_with_xla, parsed, run_text
 
 X = np.arange(4, dtype=np.float32)
@@ -205,7 +204,7 @@ def test_a_chain_of_a_hundred_thousand_instructions_runs():
     chain = [attrs.evolve(step, name=f"v{k}", operands=(f"v{k - 1}", "v0")) for k in range(1, count)]
     # The last instruction stands first, so that an order by recursion would have to go all the way down.
     entry = attrs.evolve(module.entry, instructions=(start, *reversed(chain)), root_name=f"v{count - 1}")
-    plan = build(attrs.evolve(module, computations=(entry,)), entry, Options(REFERENCE))
+    plan = build(attrs.evolve(module, computations=(entry,)), entry, DEFAULTS)
     assert Machine(Topology()).run(plan, [np.array(1, np.int32)]) == [count]
 
 

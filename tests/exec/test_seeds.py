@@ -7,6 +7,7 @@ import hloexec
 from hloexec.analysis.numerics.sampling.runs import at_random
 from hloexec.core.values import arrays_of
 from hloexec.engine.exec.running import run_seeds
+from hloexec.engine.options import Options
 
 _SUM = "add { a = T[] parameter(0)\n b = T[] parameter(1)\n ROOT sum = T[] add(a, b) }\n"
 _ODD = (
@@ -59,7 +60,7 @@ def test_seeds_side_by_side(step: str, kind: str) -> None:
     inputs = [hloexec.random_inputs(module, 3)]
     seeds = range(1, 8)
     alone = [hloexec.run_devices(module, inputs, numerics=at_random("reference", seed))[0] for seed in seeds]
-    together = run_seeds(module, inputs, seeds, numerics=at_random("reference", 0))
+    together = run_seeds(module, inputs, seeds, Options(numerics=at_random("reference", 0)))
     assert len(together) == len(alone)
     for one, other in zip(alone, together, strict=True):
         for expected, found in zip(arrays_of(one), arrays_of(other), strict=True):
@@ -74,4 +75,4 @@ def test_seeds_of_what_has_random_numbers() -> None:
         "HloModule m\nENTRY main { a = f32[] constant(0)\n b = f32[] constant(1)\n"
         " r = f32[8] rng(a, b), distribution=rng_uniform\n ROOT s = f32[8] multiply(r, r) }\n"
     )
-    assert not run_seeds(hloexec.parse(text), [[]], range(3), numerics=at_random("reference", 0))
+    assert not run_seeds(hloexec.parse(text), [[]], range(3), Options(numerics=at_random("reference", 0)))

@@ -31,7 +31,7 @@ class _Clock:
         self.now = 1000.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         for module in (running, per_instruction):
-            monkeypatch.setattr(module, "run_devices", self._slowed(module.run_devices, seconds))
+            monkeypatch.setattr(module, "run_with", self._slowed(module.run_with, seconds))
 
     def _slowed(self, run: Any, seconds: float) -> Any:
         def slow(*arguments: Any, **options: Any) -> Any:

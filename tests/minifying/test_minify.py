@@ -17,6 +17,7 @@ import hloexec
 from evaluation.minifying import crashing
 from evaluation.minifying.crashing import has_pattern
 from hloexec.engine.exec.observers import Stage
+from hloexec.engine.options import Options
 from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.case import Case, counted
 from hloexec.tools.minifying.checking import Check
@@ -165,13 +166,13 @@ ENTRY e {
 
 def test_a_candidate_whose_loop_would_not_end_is_left_after_some_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     most: list[int | None] = []
-    run_devices = oracles.run_devices
+    run_with = oracles.run_with
 
-    def noted(*given: Any, **options: Any) -> Any:
-        most.append(options.get("max_iterations"))
-        return run_devices(*given, **options)
+    def noted(module: hloexec.Module, inputs: hloexec.Inputs, options: Options) -> Any:
+        most.append(options.max_iterations)
+        return run_with(module, inputs, options)
 
-    monkeypatch.setattr(oracles, "run_devices", noted)
+    monkeypatch.setattr(oracles, "run_with", noted)
     inputs = [np.array([3, 4], np.float32), np.int32(3)]
     found = hloexec.minify(hloexec.parse(_COUNTS), inputs, expected=np.zeros(2, np.float32))
     assert found.is_complete

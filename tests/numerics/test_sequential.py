@@ -49,21 +49,21 @@ def sums():
 def seeds(monkeypatch):
     """The seeds of the runs that round at random."""
     found = []
-    run = running.run_devices
+    run = running.run_with
 
-    def counted(*args, **how):
-        if how["numerics"].name.startswith("random-rounding:"):
-            found.append(int(how["numerics"].name.partition(":")[2]))
-        return run(*args, **how)
+    def counted(module, inputs, options, *how):
+        if options.numerics.rounding_seed is not None:
+            found.append(options.numerics.rounding_seed)
+        return run(module, inputs, options, *how)
 
     together = running.run_seeds
 
-    def counted_together(module, inputs, some, **how):
-        results = together(module, inputs, some, **how)
+    def counted_together(module, inputs, some, options):
+        results = together(module, inputs, some, options)
         found.extend(some if results else ())
         return results
 
-    monkeypatch.setattr(running, "run_devices", counted)
+    monkeypatch.setattr(running, "run_with", counted)
     monkeypatch.setattr(running, "run_seeds", counted_together)
     return found
 
@@ -201,15 +201,15 @@ def test_what_was_not_sampled_is_not_open():
 
 def test_runs_that_fail_later_leave_what_is_known(sums, monkeypatch):
     module, x, forwards, backwards = sums
-    run = running.run_devices
+    run = running.run_with
 
-    def limited(*args, **how):
-        if how["numerics"].name == f"random-rounding:{SAMPLES + 3}":
+    def limited(module, inputs, options, *how):
+        if options.numerics.rounding_seed == SAMPLES + 3:
             raise hloexec.ResourceError("no memory is left")
-        return run(*args, **how)
+        return run(module, inputs, options, *how)
 
-    monkeypatch.setattr(running, "run_devices", limited)
-    monkeypatch.setattr(running, "run_seeds", lambda *_, **__: [])
+    monkeypatch.setattr(running, "run_with", limited)
+    monkeypatch.setattr(running, "run_seeds", lambda *_: [])
     (leaf,) = hloexec.compare(backwards, forwards, module=module, inputs=[x]).leaves
     assert leaf.verdict is Verdict.DIFFERENT
     assert leaf.tolerance.samples == SAMPLES

@@ -301,17 +301,19 @@ def test_a_comparison_takes_as_many_runs_as_it_says(monkeypatch):
     module, inputs = hloexec.parse(MODULE), layer_inputs()
     expected = hloexec.run(module, *inputs)
     seeds = []
-    run = running.run_devices
+    run = running.run_with
     monkeypatch.setattr(
-        running, "run_devices", lambda *args, **how: seeds.append(how["numerics"].name) or run(*args, **how)
+        running,
+        "run_with",
+        lambda module, inputs, options, *how: seeds.append(options.numerics.name) or run(module, inputs, options, *how),
     )
     together = running.run_seeds
     monkeypatch.setattr(
         running,
         "run_seeds",
-        lambda module, inputs, some, **how: [
+        lambda module, inputs, some, options: [
             seeds.append(f"random-rounding:{seed}") or result
-            for seed, result in zip(some, together(module, inputs, some, **how), strict=False)
+            for seed, result in zip(some, together(module, inputs, some, options), strict=False)
         ],
     )
     assert hloexec.compare(expected, expected, module=module, inputs=inputs).verdict is Verdict.EQUAL
@@ -559,9 +561,11 @@ ENTRY e { x = f32[3,3,100] parameter(0)
     x[0] *= np.float32(1e20)
     module = hloexec.parse(text)
     runs = []
-    run = running.run_devices
+    run = running.run_with
     monkeypatch.setattr(
-        running, "run_devices", lambda *args, **how: runs.append(how["numerics"].name) or run(*args, **how)
+        running,
+        "run_with",
+        lambda module, inputs, options, *how: runs.append(options.numerics.name) or run(module, inputs, options, *how),
     )
     either = np.array([0, 1, 0], np.int32), np.array([1, 0, 1], np.int32)
     assert hloexec.compare(*either, module=module, inputs=[x]).verdict is Verdict.ROUNDING

@@ -13,7 +13,7 @@ import pytest
 import hloexec
 from hloexec.engine.exec import machine
 from hloexec.engine.exec.code import loop_writer, writer
-from hloexec.engine.plan import pipeline
+from hloexec.engine.plan import planner
 from hloexec.engine.plan.regions.region import Region
 from hloexec.engine.plan.steps import Plan
 from hloexec.errors import EvaluationError, OptimizationWarning
@@ -69,10 +69,10 @@ def _require_warning_and_same_bits(runs: int = 1) -> None:
             assert bits(hloexec.run(module, X)) == expected
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in pipeline._PASSES])
+@pytest.mark.parametrize("name", [entry.name for entry in planner._PASSES])
 def test_a_pass_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = tuple(attrs.evolve(entry, run=_broken if entry.name == name else entry.run) for entry in pipeline._PASSES)
-    monkeypatch.setattr(pipeline, "_PASSES", passes)
+    passes = tuple(attrs.evolve(entry, run=_broken if entry.name == name else entry.run) for entry in planner._PASSES)
+    monkeypatch.setattr(planner, "_PASSES", passes)
     _require_warning_and_same_bits()
 
 
@@ -81,9 +81,9 @@ def test_a_pass_whose_plan_does_not_verify_is_left_out(monkeypatch: pytest.Monke
         return attrs.evolve(plan, steps=plan.steps[1:])
 
     passes = tuple(
-        attrs.evolve(entry, run=shortened if entry.name == "unroll" else entry.run) for entry in pipeline._PASSES
+        attrs.evolve(entry, run=shortened if entry.name == "unroll" else entry.run) for entry in planner._PASSES
     )
-    monkeypatch.setattr(pipeline, "_PASSES", passes)
+    monkeypatch.setattr(planner, "_PASSES", passes)
     module = hloexec.parse(TEXT)
     expected = bits(hloexec.run(module, X, planner=False))
     with pytest.warns(OptimizationWarning, match="unroll.*before they are filled"):

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from hloexec.engine.exec import plan_of, run
-from hloexec.engine.plan.pipeline import Options
+from hloexec.engine.options import DEFAULTS
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import Invocation
 from hloexec.errors import VerificationError
-from hloexec.ops.policies.policy import REFERENCE
 from tests.exec.programs import COUNTING_LOOP, parsed
 
 X = np.arange(4, dtype=np.float32)
@@ -165,7 +164,7 @@ def test_modules_that_are_no_programs_are_refused_without_the_verifier(change, m
     entry = attrs.evolve(entry, instructions=(entry.instructions[0], instruction))
     module = attrs.evolve(module, computations=(entry,))
     with pytest.raises(VerificationError, match=message):
-        build(module, entry, Options(REFERENCE))
+        build(module, entry, DEFAULTS)
 
 
 TWINS = """HloModule m, is_scheduled=true

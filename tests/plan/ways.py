@@ -16,7 +16,7 @@ from hloexec.core.ir import Module
 from hloexec.engine.exec.lockstep import per_class_loops
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.statistics import Statistics
-from hloexec.engine.plan import pipeline
+from hloexec.engine.plan import planner
 from hloexec.engine.plan.passes import fuse
 from hloexec.engine.plan.regions import blocks
 from hloexec.engine.plan.regions.region import Region, RegionKernel
@@ -76,7 +76,7 @@ def small_regions(block_bytes: int = 400) -> Iterator[None]:
     """Let arrays of any size become regions, of blocks of so few bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fuse, "LEAST_BYTES", 1)
-        patch.setattr(pipeline, "LEAST_BYTES", 1)
+        patch.setattr(planner, "LEAST_BYTES", 1)
         patch.setattr(fuse, "_LEAST_BYTES_ALONE", 1)
         patch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
         patch.setattr(blocks, "_SMALL_BLOCK_BYTES", 16)

@@ -30,8 +30,8 @@ from hloexec.core.structs import define
 from hloexec.core.values import Array, Inputs, Value, join_values, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
-from hloexec.engine.exec.plans import require_elided
 from hloexec.engine.exec.running import run_devices
+from hloexec.engine.options import require_elided
 from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 
@@ -182,7 +182,7 @@ def _require_kinds(
     """InputError where an argument is of a wrong type."""
     require_flags(same_choices=same_choices)
     if elided is not None:
-        require_elided(elided)
+        require_elided("elided", elided)
     if contraction_length is not None:
         require_integer("contraction_length", contraction_length, 1)
     if selects is not None and not isinstance(selects, Mapping):

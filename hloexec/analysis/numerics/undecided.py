@@ -28,6 +28,7 @@ from hloexec.core.values import Array, Value, arrays_of, flat, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, HloWarning
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import make_parameter
@@ -285,7 +286,7 @@ class _Observer:
             return None
         if place not in self._kernels:
             found = alone(self._module, event.computation, event.instruction)
-            self._kernels[place] = repeated_run(found, verify=False)
+            self._kernels[place] = repeated_run(found, Options(verify=False))
         try:
             results = flat(self._kernels[place](list(operands))[0])
         except HloError:

@@ -26,8 +26,8 @@ class HostValues:
     _files: dict[str, list[list[Value]]] = attrs.field(factory=dict, init=False)
     """The values that each device sends, by file."""
 
-    def on_devices(self, count: int) -> dict[str, object]:
-        """The arguments of `run_devices`; every device receives the same values."""
+    def on_devices(self, count: int) -> dict[str, Any]:
+        """The options of the run; every device receives the same values."""
         for path in (*self._sent.values(), *([self._outfeed] if self._outfeed else [])):
             self._files[path] = [[] for _ in range(count)]
         transfers = [

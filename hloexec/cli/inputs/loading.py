@@ -9,9 +9,11 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hloexec.cli.run_options import RunOptions
+import attrs
+
+from hloexec.cli.run_options import Given
 from hloexec.core.structs import frozen
 from hloexec.core.wording import quoted
 from hloexec.errors import InputError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from hloexec.core.ir import Computation, Module
     from hloexec.core.values import Value
     from hloexec.engine.devices.topology import Topology
+    from hloexec.engine.options import Options
     from hloexec.language.interop import Snapshot
     from hloexec.report.json.printed import Run
 
@@ -47,8 +50,7 @@ class Prepared:
     module: Module
     inputs: list[list[Value]]
     """One list for all devices, or one for each."""
-    options: dict[str, Any]
-    """The keyword arguments of `run_devices`."""
+    options: Options
     devices: int
     arguments: tuple[str, ...]
     """The file, and the options that differ from their defaults."""
@@ -59,15 +61,15 @@ class Prepared:
         """What every record says of a run."""
         from hloexec.report.json.printed import Run
 
-        numerics = self.options["numerics"].name
-        return Run(self.arguments[0], self.module.name, self.devices, self.options["seed"], numerics)
+        options = self.options
+        return Run(self.arguments[0], self.module.name, self.devices, options.seed, options.numerics.name)
 
     def command(self, name: str, *more: str) -> str:
         """The command line of another command on the same module and inputs."""
         return shlex.join(["hloexec", name, *self.arguments[:1], *more, *self.arguments[1:]])
 
 
-def prepared(file: str, given: RunOptions) -> Prepared:
+def prepared(file: str, given: Given) -> Prepared:
     """Load a module, and generate or read its inputs.
 
     Raises before inputs are generated if the module cannot run. A snapshot runs on its own inputs unless others are
@@ -76,34 +78,30 @@ def prepared(file: str, given: RunOptions) -> Prepared:
     from hloexec.cli.memory_advice import memory_advice
     from hloexec.language.loading import load_with_values
 
-    options = given.settings()
+    options = attrs.evolve(given.options, is_observed=True)
     snapshot = load_with_values(file)
     module = snapshot.module
     with memory_advice(file, module, given, options):
-        topology = required_topology(module, given, is_observed=True, **options)
+        topology = required_topology(module, options)
         values, recorded_result = _values_and_result(snapshot, topology, given)
-    options |= {"replicas": topology.replicas, "partitions": topology.partitions}
-    options |= {**given.limits(), "seed": given.seed}
-    return Prepared(module, values, options, topology.count, (file, *given.words()), recorded_result)
+    return Prepared(module, values, given.options.on(topology), topology.count, (file, *given.words()), recorded_result)
 
 
-def required_topology(module: Module, given: RunOptions, **options: Any) -> Topology:
+def required_topology(module: Module, options: Options) -> Topology:
     """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
     from hloexec.engine.devices.topology import topology_of
     from hloexec.engine.exec.lockstep.participation import require_devices
     from hloexec.engine.exec.plans import plan_of
     from hloexec.engine.plan.memory import require_memory
 
-    plan = plan_of(module, memory_limit=given.memory_limit, **options)
-    topology = topology_of(module, given.replicas, given.partitions)
+    plan = plan_of(module, options)
+    topology = topology_of(module, options.replicas, options.partitions)
     require_devices(plan, topology)
-    require_memory(plan, given.memory_limit)
+    require_memory(plan, options.memory_limit)
     return topology
 
 
-def _values_and_result(
-    snapshot: Snapshot, topology: Topology, given: RunOptions
-) -> tuple[list[list[Value]], Value | None]:
+def _values_and_result(snapshot: Snapshot, topology: Topology, given: Given) -> tuple[list[list[Value]], Value | None]:
     """The inputs, and a snapshot's result for them."""
     from hloexec.cli.inputs.loading import recorded_inputs
 
@@ -118,7 +116,7 @@ def _values_and_result(
 def values_per_device(
     module: Module,
     topology: Topology,
-    given: RunOptions,
+    given: Given,
     computation: Computation | None = None,
     *,
     verify: bool = True,
@@ -131,13 +129,13 @@ def values_per_device(
         topology,
         given.inputs,
         given.different_inputs,
-        given.seed,
+        given.options.seed,
         lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
     )
 
 
 def _parameter_values(
-    module: Module, computation: Computation, path: str | None, given: RunOptions, seed: int, *, verify: bool
+    module: Module, computation: Computation, path: str | None, given: Given, seed: int, *, verify: bool
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
@@ -165,7 +163,7 @@ def _parameter_values(
     return [values[number] for number in range(len(computation.parameters))]
 
 
-def require_normal(given: RunOptions, reason: str) -> None:
+def require_normal(given: Given, reason: str) -> None:
     """Refuse a distribution that no input is drawn from: who asks for one believes that it was tried."""
     if given.distribution != "normal":
         raise InputError(f"--distribution {given.distribution} is for random inputs, but {reason}")

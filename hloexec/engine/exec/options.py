@@ -1,6 +1,6 @@
-"""The options that every function that runs a module accepts and passes to `run_devices`.
+"""The options that every function that runs a module accepts as keyword arguments.
 
-`run` lists them with their defaults, and explains them; here are their types.
+`run` lists them with their defaults, and explains them; here are their types, for type checkers.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from hloexec.core.arguments import require_seed, require_text
 from hloexec.core.wording import suggestion
 from hloexec.engine.exec.host import Sink, Source
 from hloexec.engine.exec.statistics import Statistics
+from hloexec.engine.options import DEFAULTS, Options
 from hloexec.ops.policies.policy import NumericsPolicy
 
 
@@ -37,15 +37,14 @@ class RunOptions(TypedDict, total=False):
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None
 
 
-def require_run_options(function: str, options: Mapping[str, object]) -> None:
-    """TypeError, as Python has it for functions that list their keywords, where there is no option of a name.
+def resolve_options(function: str, given: Mapping[str, Any]) -> Options:
+    """The options that a public function is given.
 
-    What functions look at before they run the module is of the right type, too, else InputError.
+    TypeError, as Python has it for functions that list their keywords, where there is no option of a name; InputError
+    where a value is wrong.
     """
-    if options.get("computation") is not None:
-        require_text("computation", options["computation"], "the name of a computation")
-    require_seed(options.get("seed", 0))
-    for name in options:
+    for name in given:
         if name not in RunOptions.__annotations__:
             hint = suggestion(name, RunOptions.__annotations__) or "; help(hloexec.run) lists the options of runs"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+    return Options(**given) if given else DEFAULTS

@@ -7,18 +7,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+import attrs
 import numpy as np
 
-from hloexec.core.arguments import (
-    byte_count,
-    named_computation,
-    require_flags,
-    require_integer,
-    require_module,
-    require_number,
-    require_seed,
-    wrong,
-)
+from hloexec.core.arguments import named_computation, require_module, wrong
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import ONE_DEVICE, Topology, topology_of
@@ -29,15 +21,16 @@ from hloexec.engine.exec.host import Host, Sink, Source, connect
 from hloexec.engine.exec.lockstep.participation import require_devices
 from hloexec.engine.exec.machine import Machine
 from hloexec.engine.exec.observers import UNOBSERVED, Observer, attach
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.plans import explained_unless_verified, plan_of, plan_options
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.plans import explained_unless_verified, plan_of
+from hloexec.engine.options import DEFAULTS, Options
 from hloexec.engine.plan.memory import entry_peak_bytes, require_memory
 from hloexec.engine.plan.optimization_errors import is_of_signal_handler, warn_of_failure
 from hloexec.engine.plan.spread import spread_of
 from hloexec.engine.plan.steps import PartError, Plan
 from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.ops import resources
-from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import CUSTOM_CALLS
 from hloexec.ops.resources import single_threaded_blas
 
@@ -121,23 +114,22 @@ def run(
     """
     if not isinstance(module, Module):
         require_module(module)
-    options: RunOptions = {
-        "computation": computation,
-        "numerics": numerics,
-        "seed": seed,
-        "elided": elided,
-        "unknown": unknown,
-        "memory_limit": memory_limit,
-        "max_iterations": max_iterations,
-        "timeout": timeout,
-        "verify": verify,
-        "planner": planner,
-        "check": check,
-        "statistics": statistics,
-        "infeed": None if infeed is None else [infeed],
-        "outfeed": None if outfeed is None else [outfeed],
-        "host_transfers": None if host_transfers is None else [host_transfers],
-    }
+    host: list[Any] = [None if given is None else [given] for given in (infeed, outfeed, host_transfers)]
+    options = Options(
+        computation,
+        numerics,
+        seed,
+        elided,
+        unknown,
+        memory_limit,
+        max_iterations,
+        timeout,
+        verify,
+        planner,
+        check,
+        statistics,
+        *host,
+    )
     values = collected(module.entry if computation is None else named_computation(module, computation), inputs)
     (output,) = _outputs(module, values, ONE_DEVICE, observers, options)
     return output
@@ -166,41 +158,45 @@ def run_devices(
     channel; at a recv without a send; or at a send that is never received.
     """
     require_module(module)
-    require_run_options("run_devices", options)
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-    return _outputs(module, inputs, topology, observers, options)
+    return run_with(module, inputs, resolve_options("run_devices", options), observers)
+
+
+def run_with(
+    module: Module, inputs: Inputs | None, options: Options = DEFAULTS, observers: Sequence[Observer] = ()
+) -> list[Value]:
+    """`run_devices` with options that are checked and resolved."""
+    return _outputs(module, inputs, topology_of(module, options.replicas, options.partitions), observers, options)
 
 
 def repeated_run(
-    module: Module, *, plan: Plan | None = None, **options: Unpack[RunOptions]
+    module: Module, options: Options = DEFAULTS, plan: Plan | None = None
 ) -> Callable[[Inputs], list[Value]]:
     """`run_devices` of a module with these options, again and again on other inputs: what does not depend on them is
-    done once. The module and its options are checked, and library calls are looked up, when it first runs; not so where
-    a plan of it is given."""
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-    run = _Run(module, topology, (), options)
+    done once. The module is checked, and library calls are looked up, when it first runs; not so where a plan of it is
+    given."""
+    run = _Run(module, topology_of(module, options.replicas, options.partitions), (), options)
     run.plan = plan
 
     def outputs(inputs: Inputs) -> list[Value]:
-        with explained_unless_verified(module, options.get("verify", True)):
+        with explained_unless_verified(module, options.verify):
             return run.outputs(inputs)
 
     return outputs
 
 
-def run_seeds(module: Module, inputs: Inputs, seeds: Sequence[int], **options: Unpack[RunOptions]) -> list[Value]:
+def run_seeds(module: Module, inputs: Inputs, seeds: Sequence[int], options: Options) -> list[Value]:
     """The results of runs that round at random with these seeds, whatever that of `numerics` is, side by side: those of
     small arrays on one device, which are found sooner so. There are none of others, and where a run fails."""
     from hloexec.engine.exec.lockstep.seeds import SeedMachine
 
-    run = _Run(module, topology_of(module, options.get("replicas"), options.get("partitions")), (), options)
+    run = _Run(module, topology_of(module, options.replicas, options.partitions), (), options)
     try:
-        plan = run._plan(run.planner)
+        plan = plan_of(module, options)
         is_alone = run.topology.count == 1 and not (plan.communication or plan.host_transfers or plan.has_draws)
         if not is_alone or entry_peak_bytes(plan) > _MOST_TOGETHER or run.limits is not None:
             return []
         arguments = device_arguments(plan.computation, inputs, 1)
-        require_memory(plan, run.memory_limit)
+        require_memory(plan, options.memory_limit)
         with np.errstate(all="ignore"), single_threaded_blas():
             results = SeedMachine(seeds).run(plan, arguments)
             return device_results(plan, results, len(seeds), always_copy=False)
@@ -209,43 +205,36 @@ def run_seeds(module: Module, inputs: Inputs, seeds: Sequence[int], **options: U
 
 
 def _outputs(
-    module: Module, inputs: Inputs | None, topology: Topology, observers: Sequence[Observer], options: RunOptions
+    module: Module, inputs: Inputs | None, topology: Topology, observers: Sequence[Observer], options: Options
 ) -> list[Value]:
-    with explained_unless_verified(module, options.get("verify", True)):
+    with explained_unless_verified(module, options.verify):
         run = _Run(module, topology, observers, options)
-        return run.outputs(_random_inputs(module, run.seed, options) if inputs is None else inputs)
+        return run.outputs(_random_inputs(module, options) if inputs is None else inputs)
 
 
 class _Run:
-    """Runs of a module with options, which are checked, and as the parts of a run take them."""
+    """Runs of a module with options, as the parts of a run take them."""
 
-    def __init__(self, module: Module, topology: Topology, observers: Sequence[Observer], options: RunOptions) -> None:
+    def __init__(self, module: Module, topology: Topology, observers: Sequence[Observer], options: Options) -> None:
         self.module = module
         self.topology = topology
-        seed, check, statistics = options.get("seed", 0), options.get("check", False), options.get("statistics")
-        _require_run_options(seed, check, statistics)
-        self.seed = int(seed)
-        self.check = check
-        self.statistics = statistics
-        self.planner = options.get("planner", True)
-        self.numerics = options.get("numerics", "reference")
-        self.plan_options = plan_options(options)
-        memory_limit = options.get("memory_limit")
-        self.memory_limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
-        self.limits = _limits(options.get("max_iterations"), options.get("timeout"))
+        self.options = options
+        if options.statistics is not None:
+            _require_statistics(options.statistics)
+        self.limits = _limits(options)
         self.attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
         self.plan: Plan | None = None
         """That of all runs, once there is one."""
         self.parties: Sequence[Sequence[Any]] = ()
         """The sources of infeeds, the sinks of outfeeds and the ends of host transfers, each by device."""
-        parties = options.get("infeed"), options.get("outfeed"), options.get("host_transfers")
+        parties = options.infeed, options.outfeed, options.host_transfers
         if any(party is not None for party in parties):
             names = "infeed", "outfeed", "host_transfers"
             self.parties = [_per_device(name, party, topology) for name, party in zip(names, parties, strict=True)]
         if self.attached.controls:
             # What an optimized plan computes early, or all at once, could not be replaced.
-            self.planner = False
-            self.attached.may_replace = numerics_policy(self.numerics).rounds_every_value
+            self.options = attrs.evolve(options, planner=False)
+            self.attached.may_replace = options.numerics.rounds_every_value
 
     def outputs(self, inputs: Inputs) -> list[Value]:
         """The result of each device; computed again without optimizations where a fault in them ended the run."""
@@ -253,22 +242,18 @@ class _Run:
         try:
             if self.plan is None:
                 watched = {"is_observed": attached.see_instructions, "is_controlled": attached.may_replace}
-                self.plan = self._plan(self.planner, **watched)
+                self.plan = plan_of(self.module, self.options, **(watched if attached.see_instructions else {}))
             return self._outputs(self.plan, inputs)
         except Exception as error:
             fault = _fault(error)
-            if fault is None or not self.planner or attached.see_instructions:
+            if fault is None or not self.options.planner or attached.see_instructions:
                 raise
-            plain = self._plan(planner=False)
+            plain = plan_of(self.module, self.options, planner=False)
             if _has_effects(plain):
                 raise
             outputs = self._outputs(plain, inputs)
             warn_of_failure(f"running {self.module.name} as it was planned", fault)
             return outputs
-
-    def _plan(self, planner: bool, *, is_observed: bool = False, is_controlled: bool = False) -> Plan:
-        options = self.plan_options | {"planner": planner}
-        return plan_of(self.module, is_observed=is_observed, is_controlled=is_controlled, **options)
 
     def _outputs(self, plan: Plan, inputs: Inputs) -> list[Value]:
         """The results of one run of a plan."""
@@ -280,7 +265,7 @@ class _Run:
         if count > 1:
             classes = [value.classes if type(value) is Varying else None for value in arguments]
             spread = spread_of(plan, classes, self.topology)
-        require_memory(plan, self.memory_limit, spread)
+        require_memory(plan, self.options.memory_limit, spread)
         run = self._runner(plan)
         seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
         memory = nullcontext() if entry_peak_bytes(plan) < resources.LEAST_BYTES else _memory_of(plan)
@@ -298,8 +283,8 @@ class _Run:
             if plan.has_draws:
                 from hloexec.ops import random
 
-                seeds.enter_context(random.seeded(self.seed))
-            rounding_seed = numerics_policy(self.numerics).rounding_seed
+                seeds.enter_context(random.seeded(self.options.seed))
+            rounding_seed = self.options.numerics.rounding_seed
             if rounding_seed is not None:
                 from hloexec.ops.policies import chance
 
@@ -309,12 +294,12 @@ class _Run:
     def _runner(self, plan: Plan) -> Callable[[Plan, list[Any]], list[Any]]:
         """The plain interpreter, where it will do; else a machine that is connected to the host, and one that watches
         its steps where anything asks for that."""
-        topology, attached = self.topology, self.attached
+        topology, attached, options = self.topology, self.attached, self.options
         hosts: list[Host] = []
         if plan.host_transfers or any(party is not None for given in self.parties for party in given):
             parties = self.parties or [[None] * topology.count] * 3
             hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
-        is_watched = self.check or self.statistics is not None or self.limits is not None
+        is_watched = options.check or options.statistics is not None or self.limits is not None
         if not is_watched and not attached.see_instructions and not attached.see_progress:
             if plan.is_plain and topology.count == 1 and not hosts and not plan.communication:
                 from hloexec.engine.interpreter import interpret
@@ -324,39 +309,29 @@ class _Run:
         from hloexec.engine.exec.watching import WatchedMachine
 
         return WatchedMachine(
-            topology, attached, check=self.check, statistics=self.statistics, hosts=hosts, limits=self.limits
+            topology, attached, check=options.check, statistics=options.statistics, hosts=hosts, limits=self.limits
         ).run
 
 
-def _require_run_options(seed: object, check: object, statistics: object) -> None:
-    """InputError for what a run cannot use; `plan_of` looks at the options of plans."""
-    if type(seed) is not int or not 0 <= seed < 1 << 64:
-        require_seed(seed)
-    if check is not False:
-        require_flags(check=check)
-    if statistics is not None:
-        from hloexec.engine.exec.statistics import Statistics
+def _require_statistics(given: object) -> None:
+    from hloexec.engine.exec.statistics import Statistics
 
-        if not isinstance(statistics, Statistics):
-            raise wrong("statistics", "a Statistics object, which the run fills in", statistics)
+    if not isinstance(given, Statistics):
+        raise wrong("statistics", "a Statistics object, which the run fills in", given)
 
 
-def _limits(max_iterations: int | None, timeout: float | None) -> Limits | None:
-    if max_iterations is None and timeout is None:
+def _limits(options: Options) -> Limits | None:
+    if options.max_iterations is None and options.timeout is None:
         return None
     from hloexec.engine.exec.limits import Limits
 
-    if max_iterations is not None:
-        require_integer("max_iterations", max_iterations, 1)
-    if timeout is not None:
-        require_number("timeout", timeout)
-    return Limits(max_iterations, timeout)
+    return Limits(options.max_iterations, options.timeout)
 
 
-def _random_inputs(module: Module, seed: int, options: RunOptions) -> Inputs:
+def _random_inputs(module: Module, options: Options) -> Inputs:
     from hloexec.engine.inputs import random_inputs
 
-    return [random_inputs(module, seed, computation=options.get("computation"), verify=options.get("verify", True))]
+    return [random_inputs(module, options.seed, computation=options.computation, verify=options.verify)]
 
 
 def _memory_of(plan: Plan) -> AbstractContextManager[None]:

@@ -23,7 +23,7 @@ from hloexec.core.wording import natural_number, quoted, suggestion
 from hloexec.errors import InputError, UnsupportedError
 
 
-@frozen(slots=False)
+@frozen(slots=False, cache_hash=True)
 class NumericsPolicy:
     """One way of rounding."""
 
@@ -227,10 +227,10 @@ def numerics_policy(name: object) -> NumericsPolicy:
             "instructions to these",
             name,
         )
+    if "," not in name:
+        return _combined(name)
     first, *others = name.split(",")
     default = _combined(first)
-    if not others:
-        return default
     pairs = []
     for other in others:
         instruction, equals, policy = other.partition("=")

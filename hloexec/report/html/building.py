@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import attrs
 from rich.console import RenderableType
@@ -15,6 +14,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.core.version import __version__
 from hloexec.core.wording import number_text
+from hloexec.engine.options import DEFAULTS, Options
 from hloexec.errors import printable
 from hloexec.language.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
@@ -38,8 +38,8 @@ class Subject:
     module: Module | None = None
     inputs: Sequence[Sequence[Value]] | None = None
     """Of each device, or of all: to run the module again for plots of values; None for none."""
-    options: Mapping[str, Any] = attrs.field(factory=dict)
-    """The options of `run_devices` for that."""
+    options: Sequence[Options] = (DEFAULTS,)
+    """The options of that, of each module where they are several."""
     command: str = ""
     """The command line, or the function."""
     facts: tuple[tuple[str, str], ...] = ()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import Unpack
+from typing import Any, Unpack
 
 from hloexec.core.arguments import require_integer, require_module, require_path, wrong
 from hloexec.core.files import open_atomically, require_ending, require_writable
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs
 from hloexec.engine.exec.arguments import inputs_by_device
-from hloexec.engine.exec.options import RunOptions, require_run_options
+from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.errors import InputError, os_errors_named
 from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
@@ -52,7 +52,11 @@ def write_html(
     if module is not None:
         require_module(module)
     require_integer("top", top, 0)
-    require_run_options("write_html", options)
+    policies: Any = options.get("numerics", "reference")
+    given = [
+        resolve_options("write_html", {**options, "numerics": policy})
+        for policy in (policies if isinstance(policies, tuple) and isinstance(result, Diff) else (policies,))
+    ]
     view = view_of(result)
     if view is None:
         raise wrong(
@@ -66,7 +70,7 @@ def write_html(
     values = None
     if inputs is not None and about is not None:
         values = inputs_by_device((result.before if isinstance(result, Diff) else about).entry, inputs)
-    subject = Subject(result, view, module, values, options, is_tried=False)
+    subject = Subject(result, view, module, values, given, is_tried=False)
     write_page(path, subject, top)
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from array import array as column
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
 
 from hloexec.analysis.calls import CallKind, call_of, calls_in, calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import arrays_of
+from hloexec.engine.devices.topology import ONE_DEVICE
 from hloexec.engine.exec.observers import Event
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.correspondence import nested
@@ -128,7 +131,7 @@ def _bodies(module: Module) -> Iterator[tuple[tuple[str, str], str]]:
 class Decisions:
     """What decided each loop and conditional of a run."""
 
-    def __init__(self, recorder: ControlRecorder, module: Module, graph: Graph, options: Mapping[str, Any]) -> None:
+    def __init__(self, recorder: ControlRecorder, module: Module, graph: Graph, options: Options) -> None:
         self._options = options
         self._module = module
         self._graph = graph
@@ -219,8 +222,8 @@ class Decisions:
             (name,) = branch.operands
             value = nested(control.computation.by_name[name].shape, iter([node.value for node in operand]))
             try:
-                options = {"computation": branch.computation, "replicas": 1, "partitions": 1, **self._options}
-                output = run_devices(self._module, [[value]], **options)[0]
+                options = attrs.evolve(self._options.on(ONE_DEVICE), computation=branch.computation)
+                output = run_with(self._module, [[value]], options)[0]
             except HloError:
                 # It needs the other devices, or what comes from a host.
                 continue

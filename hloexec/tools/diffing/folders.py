@@ -214,7 +214,9 @@ def diff_stages(
             if last_module is None:
                 last_module = load(last.path)
             if values is None:
-                values = inputs(last_module) if callable(inputs) else [random_inputs(last_module, options["seed"])]
+                values = (
+                    inputs(last_module) if callable(inputs) else [random_inputs(last_module, options.get("seed", 0))]
+                )
         except HloError as error:
             steps.append(StageDiff(last, stage, "not compared", reason=f"{last}: {error}"))
             last, last_module, last_text, has_gap = stage, None, text, False

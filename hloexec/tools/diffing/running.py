@@ -19,13 +19,10 @@ from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.numerics.sequential import settled
 from hloexec.analysis.numerics.ulps import same_bits
 from hloexec.core.arguments import (
-    byte_count,
     listed,
-    require_flags,
     require_integer,
     require_module,
     require_number,
-    require_seed,
 )
 from hloexec.core.ir import Module, flat_arrays
 from hloexec.core.structs import define, frozen
@@ -35,8 +32,9 @@ from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Observer, Stages
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of, traits_of
@@ -79,11 +77,9 @@ class _Side:
     topology: Topology
     policy: NumericsPolicy
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Those of `run_devices` in which the sides may differ."""
-        topology = self.topology
-        return {"replicas": topology.replicas, "partitions": topology.partitions, "numerics": self.policy}
+    def options(self, common: Options) -> Options:
+        """Those of its runs, of which these are the same for both sides."""
+        return attrs.evolve(common.on(self.topology), numerics=self.policy)
 
 
 @frozen(eq=False)
@@ -212,30 +208,30 @@ def diff(
     Raises InputError if parameters or results do not correspond, ResourceError if the values take more than the limit,
     and whatever `run_devices` raises.
     """
-    _require_arguments(before, after, top, runs, budget, seed)
+    _require_arguments(before, after, top, runs, budget)
     policies, watchers = _policies(numerics), listed("observers", observers, "observers")
-    limit = None if memory_limit is None else byte_count("memory_limit", memory_limit)
+    given = Options(None, policies[0], seed, elided, unknown, memory_limit, max_iterations, timeout, verify, planner)
     pairing, topologies = _paired(before, after, replicas, partitions)
-    values = [random_inputs(before, seed)] if inputs is None else inputs_by_device(before.entry, inputs)
+    values = [random_inputs(before, given.seed)] if inputs is None else inputs_by_device(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
-    options = _options((before, after), elided=elided, unknown=unknown, seed=seed, planner=planner)
-    again = {**options, "verify": False}  # of a module that has run, or of parts of it
-    room = memory_limit_bytes(limit)
+    once = attrs.evolve(given, planner=given.planner and _has_large_loops((before, after)))
+    # Of a module that has run, or of parts of it.
+    again = attrs.evolve(once, memory_limit=None, max_iterations=None, timeout=None, verify=False)
+    room = memory_limit_bytes(given.memory_limit)
     sides = list(map(_Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
-    limits = {"memory_limit": limit, "max_iterations": max_iterations, "timeout": timeout, "verify": verify}
     stages = Stages(watchers)
-    record = partial(_recorded, Arrays(), room, watchers, options | limits, again, stages)
+    record = partial(_recorded, Arrays(), room, watchers, once, again, stages)
     (theirs, their_decisions), (ours, our_decisions) = record("before", sides[0]), record("after", sides[1])
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     work = Work(runs, budget, stages.tick)
-    evaluators = _evaluators(sides, {**again, "memory_limit": room}, work)
+    evaluators = _evaluators(sides, attrs.evolve(again, memory_limit=room), work)
     tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
     is_equal = _is_equal(ours, theirs)
-    sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], {**options, "memory_limit": limit}, stages)
+    sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], once, stages)
     pair = _Pair(sides, theirs, pairing, evaluators, tiles, _Samples(sampled), work, stages)
     work.begin()
     run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
-    runner = _runner(pair, (their_decisions, run.decisions), again | limits | {"planner": planner}, decided)
+    runner = _runner(pair, (their_decisions, run.decisions), given, decided)
     # Where results are parts of `before`'s, what hands values on is not changed.
     judge = partial(_comes_right, pair, runner) if tiles is None else None
     blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
@@ -253,7 +249,7 @@ def diff(
     return _unless_left_open(end, run.graph, pair, values) if is_different and tiles is None else end
 
 
-def _require_arguments(before: object, after: object, top: object, runs: object, budget: object, seed: object) -> None:
+def _require_arguments(before: object, after: object, top: object, runs: object, budget: object) -> None:
     require_module(before, "before")
     require_module(after, "after")
     require_integer("top", top, 1)
@@ -261,16 +257,14 @@ def _require_arguments(before: object, after: object, top: object, runs: object,
         require_integer("runs", runs, 1)
     if budget is not None:
         require_number("budget", budget)
-    require_seed(seed)
 
 
-def _options(modules: Sequence[Module], *, planner: bool, **options: Any) -> dict[str, Any]:
-    """How modules run once, each value being kept: to optimize them takes longer, unless they have loops, and values so
-    large that to compute one again in each iteration takes long."""
-    require_flags(planner=planner)
+def _has_large_loops(modules: Sequence[Module]) -> bool:
+    """Whether modules that run once, each value being kept, are optimized: that takes longer than it saves, unless they
+    have loops, and values so large that to compute one again in each iteration takes long."""
     instructions = [each for module in modules for computation in module for each in computation]
     is_large = any(leaf.byte_size >= LIMITS.large for each in instructions for leaf in flat_arrays(each.shape))
-    return options | {"planner": planner and is_large and any(role_of(each) is Role.WHILE for each in instructions)}
+    return is_large and any(role_of(each) is Role.WHILE for each in instructions)
 
 
 def _are_alike(before: NumericsPolicy, after: NumericsPolicy) -> bool:
@@ -279,25 +273,28 @@ def _are_alike(before: NumericsPolicy, after: NumericsPolicy) -> bool:
 
 
 def _runner(
-    pair: _Pair, decisions: Sequence[Decisions], options: dict[str, Any], decided: Decided
+    pair: _Pair, decisions: Sequence[Decisions], options: Options, decided: Decided
 ) -> Callable[[Module], list[list[Array]] | None]:
     """What runs a module in place of `after`, and gives the results of each device; None where it fails. Its loops may
     never end."""
     most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
-    limited = {"verify": False, "max_iterations": min(most, options["max_iterations"] or most)}
-    limited |= {"observers": [decided]} if decided.notes else {}
-    if len(pair.theirs.instances) < LIMITS.runs_unplanned * pair.sides[1].module.instruction_count:
-        # It runs once: optimizing it takes longer than what that saves, unless its loops go round often.
-        limited["planner"] = False
-    return partial(_results, pair, options | limited)
+    # It runs once: optimizing it takes longer than what that saves, unless its loops go round often.
+    runs_often = len(pair.theirs.instances) >= LIMITS.runs_unplanned * pair.sides[1].module.instruction_count
+    limited = attrs.evolve(
+        options,
+        verify=False,
+        max_iterations=min(most, options.max_iterations or most),
+        planner=options.planner and runs_often,
+    )
+    return partial(_results, pair, limited, [decided] if decided.notes else ())
 
 
-def _results(pair: _Pair, options: dict[str, Any], module: Module) -> list[list[Array]] | None:
+def _results(pair: _Pair, options: Options, observers: Sequence[Observer], module: Module) -> list[list[Array]] | None:
     # It does about what `before` does.
     pair.work.add(len(pair.theirs.instances) + pair.theirs.arrays.byte_size / BYTES)
     side = pair.sides[1]
     try:
-        return list(map(arrays_of, run_devices(module, side.inputs, **side.options, **options)))
+        return list(map(arrays_of, run_with(module, side.inputs, side.options(options), observers)))
     except HloError:
         return None
 
@@ -348,8 +345,8 @@ def _recorded(
     arrays: Arrays,
     room: int | None,
     watchers: Sequence[Observer],
-    options: dict[str, Any],
-    alone: dict[str, Any],
+    options: Options,
+    alone: Options,
     stages: Stages,
     name: str,
     side: _Side,
@@ -360,19 +357,20 @@ def _recorded(
     recorder = GraphRecorder(side.module, arrays, room)
     controls = ControlRecorder(side.module, recorder.held)
     observers = [*controllers, recorder, controls, *watchers]
-    found = run_devices(side.module, side.inputs, observers=observers, **side.options, **options)
+    found = run_with(side.module, side.inputs, side.options(options), observers)
     graph = recorder.finish(found)
-    return graph, Decisions(controls, side.module, graph, alone | {"numerics": side.policy})
+    return graph, Decisions(controls, side.module, graph, attrs.evolve(alone, numerics=side.policy))
 
 
-def _sampled(before: _Side, options: dict[str, Any], stages: Stages) -> Iterator[Sampled]:
+def _sampled(before: _Side, options: Options, stages: Stages) -> Iterator[Sampled]:
     """What rounding does to the results of `before`, by more and more runs."""
     stages.begin("measuring what rounding does to before")
-    return sampled_in_stages(before.module, before.inputs, **before.options, **options)
+    unlimited = attrs.evolve(before.options(options), max_iterations=None, timeout=None, verify=False)
+    return sampled_in_stages(before.module, before.inputs, before.policy, options=unlimited)
 
 
-def _evaluators(sides: Sequence[_Side], options: dict[str, object], work: Work) -> list[Evaluator]:
-    return [TileEvaluator(side.module, side.topology, {**options, "numerics": side.policy}, work) for side in sides]
+def _evaluators(sides: Sequence[_Side], options: Options, work: Work) -> list[Evaluator]:
+    return [TileEvaluator(side.module, side.topology, side.options(options), work) for side in sides]
 
 
 def _replay(

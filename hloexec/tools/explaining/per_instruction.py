@@ -7,13 +7,15 @@ from what it says. In loops and on several devices, an instruction is explained 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+
+import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.attributes import computation_names
@@ -36,7 +38,7 @@ def explained_instructions(
     frames: Sequence[Frame],
     policies: Sequence[NumericsPolicy],
     trials: Trials,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> tuple[int, list[InstructionExplanation]]:
     """How many instructions were looked at, and those that rounding alone does not explain, in data-flow order."""
     by_computation: dict[str, list[Frame]] = {}
@@ -67,14 +69,14 @@ class _Part:
     boundary: tuple[str, ...]
     runs: Sequence[Sequence[Frame]]
     """Of each, the frames of one device, or of all if they exchange something."""
-    options: Mapping[str, Any]
+    options: Options
 
     def __call__(self, policy: NumericsPolicy, end: float) -> list[Value]:
         found: list[Value] = []
         for devices in self.runs:
             rows = [[frame.values[name]() for name in self.boundary] for frame in devices]
-            limits = {**self.options, **timeout_until(end)}
-            found += run_devices(self.module, rows, numerics=policy, **limits)[: len(devices)]
+            given = attrs.evolve(self.options, numerics=policy, timeout=timeout_until(end))
+            found += run_with(self.module, rows, given)[: len(devices)]
         return found
 
 
@@ -84,7 +86,7 @@ def _part_of(
     target: str,
     frames: Sequence[Frame],
     known: Collection[str],
-    options: Mapping[str, Any],
+    options: Options,
 ) -> _Part | None:
     """The part that computes an instruction; None where that is none, where the values that it is made of are not
     known, or where it runs computations whose instructions are explained by themselves."""
@@ -109,7 +111,7 @@ def _part_of(
         whole = {frame.device for frame in frames}
         runs = [sorted(each, key=lambda frame: frame.device) for each in by_run.values() if len(each) == len(whole)]
     else:
-        options = {name: each for name, each in options.items() if name not in ("replicas", "partitions")}
+        options = attrs.evolve(options, replicas=None, partitions=None)
     step = -(-len(runs) // _MOST_FRAMES)
     return _Part(slice_module(module, part), part.boundary, runs[:: max(1, step)], options)
 
@@ -122,7 +124,7 @@ def _explained(
     known: Collection[str],
     policies: Sequence[NumericsPolicy],
     end: float,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> InstructionExplanation | None:
     """What explains the values of an instruction; None where it cannot be computed by itself."""
     part = _part_of(module, computation, instruction.name, frames, known, options)

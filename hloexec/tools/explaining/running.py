@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import attrs
 import numpy as np
@@ -21,10 +21,11 @@ from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.exec.observers import Observer
-from hloexec.engine.exec.options import RunOptions, require_run_options
+from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.engine.exec.plans import require_policy_names
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
+from hloexec.engine.options import Options
 from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
@@ -36,9 +37,6 @@ from hloexec.tools.explaining.trying import OutOfTimeError, Trials, timeout_unti
 from hloexec.tools.explaining.units import most_runs
 from hloexec.tools.explaining.values import Leaves
 from hloexec.tools.tracing.reading import Trace
-
-_OF_PARTS = ("elided", "unknown", "memory_limit", "replicas", "partitions")
-"""Options of the run that hold for parts of the module, too."""
 
 
 def explain(
@@ -74,7 +72,7 @@ def explain(
     is none of them. Raises InputError for what does not fit the module, and whatever `run_devices` raises.
     """
     require_module(module)
-    require_run_options("explain", options)
+    resolved = resolve_options("explain", options)
     if budget is not None:
         require_number("budget", budget)
     if runs is not None:
@@ -89,27 +87,28 @@ def explain(
     end = math.inf if budget is None else time.monotonic() + budget
     watchers = listed("observers", observers, "observers")
     if inputs is None:
-        inputs = [random_inputs(module, options.get("seed", 0), computation=options.get("computation"))]
+        inputs = [random_inputs(module, resolved.seed, computation=resolved.computation)]
 
     def run(policy: NumericsPolicy, end: float) -> Sequence[Value]:
-        given: dict[str, Any] = {**options, "numerics": policy}
-        limits = [seconds for seconds in (options.get("timeout"), *timeout_until(end).values()) if seconds is not None]
-        given |= {"timeout": min(limits)} if limits else {}
-        return run_devices(module, inputs, observers=watchers, **given)
+        limits = [seconds for seconds in (resolved.timeout, timeout_until(end)) if seconds is not None]
+        given = attrs.evolve(resolved, numerics=policy, timeout=min(limits, default=None))
+        return run_with(module, inputs, given, watchers)
 
     trials = Trials(run, {}, most_runs(module) if runs is None else runs, end)
     try:
         trials.expected = _fitted(dict(leaves_of(expected, "expected")), trials.reference)
-        found, trials, left_open = _searched(module, inputs, trials, chosen, options)
+        found, trials, left_open = _searched(module, inputs, trials, chosen, resolved)
     except OutOfTimeError:
         raise ResourceError(
             f"budget={budget:g} ends the search before it is known what rounding does: give it the time of more runs"
         ) from None
     count, instructions = 0, list[InstructionExplanation]()
     if values is not None:
-        frames = _frames(module, inputs, values, options)
-        limits: dict[str, Any] = {name: each for name, each in options.items() if name in _OF_PARTS}
-        count, instructions = explained_instructions(module, frames, chosen, trials, limits)
+        frames = _frames(module, inputs, values, resolved)
+        of_parts = attrs.evolve(
+            resolved.of_parts, elided=resolved.elided, replicas=resolved.replicas, partitions=resolved.partitions
+        )
+        count, instructions = explained_instructions(module, frames, chosen, trials, of_parts)
     return Explanation(
         **attrs.asdict(found, recurse=False),
         reference=next(trial for trial in found.trials if trial.policy.name == "reference"),
@@ -123,12 +122,12 @@ def explain(
 
 
 def _searched(
-    module: Module, inputs: Inputs, trials: Trials, chosen: Sequence[NumericsPolicy], options: Mapping[str, Any]
+    module: Module, inputs: Inputs, trials: Trials, chosen: Sequence[NumericsPolicy], options: Options
 ) -> tuple[Found, Trials, tuple[str, ...]]:
     """What a search finds, without what the text leaves open if that explains more."""
     found = search(module, trials, chosen)
     left_open: tuple[str, ...] = ()
-    if found.verdict is Explained.NONE and "computation" not in options and trials.has_time():
+    if found.verdict is Explained.NONE and options.computation is None and trials.has_time():
         trials, left_open = _without_open(module, inputs, trials, options)
         if left_open:
             found = search(module, trials, chosen)
@@ -137,13 +136,11 @@ def _searched(
     return found, trials, left_open
 
 
-def _without_open(
-    module: Module, inputs: Inputs, trials: Trials, options: Mapping[str, Any]
-) -> tuple[Trials, tuple[str, ...]]:
+def _without_open(module: Module, inputs: Inputs, trials: Trials, options: Options) -> tuple[Trials, tuple[str, ...]]:
     """Trials against what is expected where HLO and the text leave nothing open, and what they leave open, by leaf."""
     rows = inputs_by_device(module.entry, inputs)
-    count = topology_of(module, options.get("replicas"), options.get("partitions")).count
-    undecided = UndecidedLeaves(module, rows, "reference", options.get("elided", "zeros"), count == 1)
+    count = topology_of(module, options.replicas, options.partitions).count
+    undecided = UndecidedLeaves(module, rows, "reference", options.elided, count == 1)
     expected, said = dict(trials.expected), []
     for label, array in trials.reference.items():
         found, mask = undecided.found(label, array)
@@ -153,12 +150,10 @@ def _without_open(
     return (trials.against(expected), tuple(said)) if said else (trials, ())
 
 
-def _frames(
-    module: Module, inputs: Inputs, values: Mapping[str, Array] | Trace, options: Mapping[str, Any]
-) -> list[Frame]:
+def _frames(module: Module, inputs: Inputs, values: Mapping[str, Array] | Trace, options: Options) -> list[Frame]:
     """What instructions gave on the other side; InputError where it does not fit the module."""
     rows = inputs_by_device(module.entry, inputs)
-    devices = topology_of(module, options.get("replicas"), options.get("partitions")).count
+    devices = topology_of(module, options.replicas, options.partitions).count
     if isinstance(values, Trace):
         return frames_of_trace(module, values, rows if len(rows) == devices else rows * devices)
     if devices > 1:

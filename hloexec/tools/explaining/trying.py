@@ -49,9 +49,9 @@ class OutOfTimeError(Exception):
     """The time that a search may take is over."""
 
 
-def timeout_until(end: float) -> dict[str, float]:
-    """The option of a run that may take until then."""
-    return {} if end == math.inf else {"timeout": max(end - time.monotonic(), 0.0)}
+def timeout_until(end: float) -> float | None:
+    """The timeout of a run that may take until then."""
+    return None if end == math.inf else max(end - time.monotonic(), 0.0)
 
 
 class Trials:

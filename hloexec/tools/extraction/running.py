@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
@@ -24,17 +24,15 @@ from hloexec.core.values import Described, Inputs, Value, arrays_of
 from hloexec.core.wording import argument, on_devices
 from hloexec.engine.devices.topology import device_counts, topology_of
 from hloexec.engine.exec.observers import Observer
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.plans import plan_of, plan_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import run_devices, run_with
 from hloexec.errors import InputError
 from hloexec.language import literals
 from hloexec.language.verifier import explained
 from hloexec.tools.extraction.naming import holding_computation, instruction_name, run_path
 from hloexec.tools.extraction.recording import Enough, Occurrence, Recorder
 from hloexec.tools.extraction.slicing import Slice, needs_devices, slice_module, slice_of
-
-_RUN_OPTIONS = ("numerics", "elided", "unknown", "memory_limit", "seed")
 
 
 @frozen
@@ -133,16 +131,15 @@ def extract(
     it cannot be observed (in the computation of a reduction); and whatever `run_devices` raises.
     """
     require_module(module)
-    require_run_options("extract", options)
+    resolved = resolve_options("extract", options)
     require_text("instruction", instruction, "the name or the path of an instruction")
     _require_places(in_computation, iteration, depth, device)
     cuts, watchers = texts("cuts", cuts), listed("observers", observers, "observers")
-    given: dict[str, Any] = {**options}
     path, name = run_path(instruction), instruction_name(instruction)
     if path and iteration is not None:
         raise InputError(f"the path says in which iteration; {argument('iteration')} must not be given, too")
-    computation = holding_computation(module, instruction, in_computation, options.get("computation"))
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    computation = holding_computation(module, instruction, in_computation, resolved.computation)
+    topology = topology_of(module, resolved.replicas, resolved.partitions)
     if device is not None and not 0 <= device < topology.count:
         runs_on = f"{topology.count}, numbered from 0" if topology.count > 1 else "one, device 0"
         raise InputError(f"{module.name} has no device {device}: it runs on {runs_on}")
@@ -152,11 +149,11 @@ def extract(
             needs_devices(cut, module) or (device is None and _names_devices(module, cut))
         )
     devices = list(range(topology.count)) if is_shared else [device or 0]
-    plan_of(module, is_observed=True, **plan_options(given))
+    plan_of(module, resolved, is_observed=True)
     occurrence = Occurrence(name, computation.name, path, iteration)
     recorder = Recorder(occurrence, cut.boundary, devices)
     with suppress(Enough):
-        run_devices(module, inputs, observers=[recorder, *watchers], **options)
+        run_with(module, inputs, resolved, [recorder, *watchers])
     if recorder.missing:
         raise InputError(_not_met(module, occurrence, recorder))
     assert recorder.path is not None
@@ -166,17 +163,13 @@ def extract(
     if topology.count > 1 and not is_shared:
         made = _without_shardings(made)
     made = attrs.evolve(made, replica_count=counts[0], num_partitions=counts[1])
-    kept = {key: given[key] for key in _RUN_OPTIONS if key in given}
-    if isinstance(kept.get("elided"), Mapping):
-        # Values by name may be for constants that the slice does not have.
-        del kept["elided"]
     return Extraction(
         made,
         [[recorder.values[entry][part] for part in cut.boundary] for entry in devices],
         [recorder.results[entry] for entry in devices],
         recorder.path,
         recorder.iteration,
-        kept,
+        {**resolved.of_parts},
     )
 
 

@@ -24,6 +24,7 @@ from hloexec.core.ir import Module, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value, labelled_arrays
 from hloexec.engine.exec.arguments import argument_leaves, inputs_by_device
+from hloexec.engine.options import Options
 from hloexec.engine.sharding import shard_inputs, shards_of_result
 from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.language import literals
@@ -232,7 +233,9 @@ def _checked(path: Path, other: Module | None, given: Mapping[str, Any] | Value 
     files = _files_of_one(path, other)
     golden, module, inputs = files.golden, files.module, files.inputs
     is_own = other is None and given is None
-    result = run_golden(golden, module, inputs) if given is None else given
+    result = (
+        run_golden(module, inputs, Options(numerics=golden.numerics, **golden.run_options)) if given is None else given
+    )
     actual, expected = (result, files.expected) if not files.is_divided else _by_device(files, result)
     # What was recorded of whole arrays says nothing of shards.
     spreads = None if files.is_divided else files.spreads

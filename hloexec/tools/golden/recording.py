@@ -19,7 +19,6 @@ from hloexec.core.arguments import (
     require_flags,
     require_module,
     require_path,
-    require_seed,
     require_text,
     wrong,
 )
@@ -31,14 +30,15 @@ from hloexec.core.values import Array, Inputs, Value, index_of, join_values, lab
 from hloexec.core.version import __version__
 from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import topology_of
-from hloexec.engine.exec import run_devices
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
+from hloexec.engine.options import Options
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.language import literals
 from hloexec.ops.common import is_inexact, wide
-from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.tools.golden.folder import EXPECTED, INPUTS, MODULE, OURS, RECORD, SUFFIX, Golden, module_text, text_hash
 from hloexec.tools.golden.spreads import RECORDED_SAMPLES, shapes_by_label, write_spreads
 
@@ -82,28 +82,28 @@ def record_golden(
     require_module(module)
     require_path("folder", folder)
     require_flags(replace=replace)
-    policy = numerics_policy(numerics)
     require_choice("elided", elided, ("zeros", "random", "error"))
-    require_seed(seed)
+    options = Options(None, numerics, seed, elided, unknown, memory_limit, max_iterations, timeout)
     given_tolerance(atol, rtol, ulp)
     require_text("inputs_source", "given" if inputs_source is None else inputs_source)
     require_text("expected_source", expected_source)
     target = _target(folder, replace)
     topology = topology_of(module, replicas, partitions)
-    given = inputs_by_device(module.entry, inputs) if inputs is not None else [random_inputs(module, seed)]
-    computation = plan_of(module, numerics=policy, elided=elided, unknown=unknown).computation
+    options = options.on(topology)
+    given = inputs_by_device(module.entry, inputs) if inputs is not None else [random_inputs(module, options.seed)]
+    computation = plan_of(module, options).computation
     device_arguments(computation, given, topology.count)
     golden = Golden(
         folder=target,
         module_name=module.name,
         module_hash=text_hash(text := module_text(module)),
-        numerics=policy.name,
+        numerics=options.numerics.name,
         replicas=topology.replicas,
         partitions=topology.partitions,
         inputs_per_device=len(given),
         inputs_source=inputs_source or (f"random, seed {seed}" if inputs is None else "given"),
         expected_source=OURS if expected is None else expected_source,
-        seed=seed,
+        seed=options.seed,
         elided=elided,
         unknown=unknown,
         atol=atol,
@@ -111,18 +111,17 @@ def record_golden(
         ulp=ulp,
         versions=versions(),
     )
-    limits = {"memory_limit": memory_limit, "max_iterations": max_iterations, "timeout": timeout}
-    result = _result(golden, module, given, expected, **limits)
-    spreads = _spreads(golden, module, given, **limits)
+    result = _result(golden, module, given, expected, options)
+    spreads = _spreads(golden, module, given, options)
     _warn_of_untested(golden, result, spreads)
     _write(golden, text, given, result, spreads, replace=replace)
     return golden
 
 
-def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expected: Any, **limits: Any) -> Value:
+def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expected: Any, options: Options) -> Value:
     """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
     if expected is None:
-        return run_golden(golden, module, given, **limits)
+        return run_golden(module, given, options)
     devices = golden.replicas * golden.partitions
     sizes = {label: shape.dimensions for label, shape in shapes_by_label(module, devices).items()}
     if isinstance(expected, Mapping) and not any(map(is_branch, expected.values())):
@@ -137,12 +136,11 @@ def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expe
     return result
 
 
-def _spreads(golden: Golden, module: Module, given: Sequence[Sequence[Any]], **limits: Any) -> dict[str, Spread]:
+def _spreads(golden: Golden, module: Module, given: Sequence[Sequence[Any]], options: Options) -> dict[str, Spread]:
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
-    options = golden.run_options | limits
-    return sampled(module, given, golden.numerics, RECORDED_SAMPLES, has_means=False, **options).spreads
+    return sampled(module, given, options.numerics, RECORDED_SAMPLES, has_means=False, options=options).spreads
 
 
 def _warn_of_untested(golden: Golden, result: Value, spreads: Mapping[str, Spread]) -> None:
@@ -175,9 +173,9 @@ def _may_be_any(sizes: Array, spread: Spread) -> Array:
     return np.asarray(np.isnan(sizes) | (is_within & (spread.scales > 0)))
 
 
-def run_golden(golden: Golden, module: Module, inputs_per_device: Sequence[Sequence[Any]], **limits: Any) -> Value:
+def run_golden(module: Module, inputs_per_device: Sequence[Sequence[Any]], options: Options) -> Value:
     """What a module gives when it is run as a golden says; a tuple of the devices' results where there are several."""
-    return join_values(run_devices(module, inputs_per_device, numerics=golden.numerics, **golden.run_options, **limits))
+    return join_values(run_with(module, inputs_per_device, options))
 
 
 def versions() -> dict[str, str]:

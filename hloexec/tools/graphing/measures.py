@@ -14,8 +14,8 @@ from hloexec.core.ir import Module
 from hloexec.core.values import Inputs
 from hloexec.core.wording import byte_text
 from hloexec.engine.exec.observers import Event, Observer
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.running import run_with
 from hloexec.tools.diffing import Diff
 from hloexec.tools.graphing.colours import VERDICTS, Colours, quantity
 from hloexec.tools.graphing.flow import Place
@@ -129,13 +129,13 @@ def time_colours(
     """
     require_module(module)
     require_integer("runs", runs, 1)
-    require_run_options("time_colours", options)
+    resolved = resolve_options("time_colours", options)
     watchers = listed("observers", observers, "observers")
     least: dict[Place, float] = {}
-    entry = options.get("computation") or module.entry_name
+    entry = resolved.computation or module.entry_name
     for _ in range(runs):
         clock = _Clock(entry.removeprefix("%"))
-        run_devices(module, inputs, observers=[clock, *watchers], **options)
+        run_with(module, inputs, resolved, [clock, *watchers])
         for place, seconds in clock.seconds.items():
             least[place] = min(seconds, least.get(place, math.inf))
     total = sum(clock.own.values()) or 1.0

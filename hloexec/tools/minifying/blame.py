@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
+
+import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, HloWarning
 from hloexec.ops.attributes import without_computations
 from hloexec.ops.registry import Role, role_of
@@ -55,10 +56,10 @@ class Blame:
         return f"{self.opcode} in place of {self.opcode_before}"
 
 
-def found_by_diff(case: Case, options: Mapping[str, Any]) -> Diff | None:
+def found_by_diff(case: Case, options: Options) -> Diff | None:
     """What `hloexec.diff` says of the pair."""
     assert case.other is not None
-    kept = {name: value for name, value in options.items() if name not in ("timeout", "max_iterations")}
+    kept = attrs.evolve(options, timeout=None, max_iterations=None)
     try:
         with warnings.catch_warnings(action="ignore", category=HloWarning):
             return diff(case.other, case.module, case.inputs, runs=_RUNS, **kept)

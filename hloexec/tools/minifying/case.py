@@ -18,7 +18,8 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Event
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import InputError
 from hloexec.ops.control.flow import make_parameter, make_tuple
@@ -89,10 +90,10 @@ class _Recorder:
 _MOST_BYTES = 4 << 30
 
 
-def recorded(case: Case, options: Mapping[str, Any]) -> dict[str, list[Value]]:
+def recorded(case: Case, options: Options) -> dict[str, list[Value]]:
     """What each instruction of the entry computation gives; those that do not run, or beyond 4 GiB, are left out."""
     recorder = _Recorder(case.devices, _MOST_BYTES)
-    run_devices(case.module, case.inputs, observers=[recorder], **options)
+    run_with(case.module, case.inputs, options, [recorder])
     return {name: row for name, row in recorder.values.items() if all(value is not None for value in row)}
 
 

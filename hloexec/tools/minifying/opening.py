@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import attrs
 
@@ -12,6 +11,7 @@ from hloexec.analysis.calls import CallKind, calls_of, passed_operands
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.ir.editing import rename_operands, take_name
+from hloexec.engine.options import Options
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of, traits_of
@@ -45,7 +45,7 @@ def without_calls(case: Case, side: str = "module") -> Case | None:
     return None if found is case else found
 
 
-def open_all(search: Search, options: Mapping[str, Any], side: str = "module") -> bool:
+def open_all(search: Search, options: Options, side: str = "module") -> bool:
     """Open what else calls computations, one after the other; whether any was opened."""
     search.begin("loops and branches")
     any_opened = False
@@ -55,7 +55,7 @@ def open_all(search: Search, options: Mapping[str, Any], side: str = "module") -
     return any_opened
 
 
-def _choices(case: Case, options: Mapping[str, Any], side: str, *, keeps_meaning: bool) -> Iterator[Candidate]:
+def _choices(case: Case, options: Options, side: str, *, keeps_meaning: bool) -> Iterator[Candidate]:
     """The ways to open something; of those that compute the same only, where a result must stay as it is."""
     module: Module = getattr(case, side)
     chosen: dict[str, int] = {}
@@ -81,7 +81,7 @@ def _choices(case: Case, options: Mapping[str, Any], side: str, *, keeps_meaning
                 yield partial(opened, case, instruction.name, called, side)
 
 
-def _branches_taken(case: Case, options: Mapping[str, Any], side: str) -> dict[str, int]:
+def _branches_taken(case: Case, options: Options, side: str) -> dict[str, int]:
     """The branch that each conditional takes, if it is the same on all devices."""
     module: Module = getattr(case, side)
     conditionals = [each for each in module.entry if role_of(each) is Role.CONDITIONAL]

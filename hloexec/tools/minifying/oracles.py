@@ -21,8 +21,9 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, flat, join_values, labelled_arrays, mapped
 from hloexec.core.wording import argument
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import value_of
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.ops.common import is_inexact, wide
@@ -71,17 +72,17 @@ class Oracle(Protocol):
         """What is not known of whether it is the failure of the given module."""
 
 
-def _run(case: Case, options: Mapping[str, Any], numerics: NumericsPolicy | None = None) -> list[Value]:
-    changed = options if numerics is None else {**options, "numerics": numerics}
+def _run(case: Case, options: Options, numerics: NumericsPolicy | None = None) -> list[Value]:
+    changed = options if numerics is None else attrs.evolve(options, numerics=numerics)
     with warnings.catch_warnings(action="ignore", category=HloWarning):
-        return run_devices(case.module, case.inputs, **changed)
+        return run_with(case.module, case.inputs, changed)
 
 
 @define(eq=False)
 class Nan:
     """From finite inputs to NaN, or to infinities where there were no NaN, by an instruction of the same kind."""
 
-    options: Mapping[str, Any]
+    options: Options
     may_change_values: bool = True
     needs_values: bool = True
     search: NanSearch | None = None
@@ -140,13 +141,13 @@ def _integers(case: Case) -> int:
 
 
 @define(eq=False)
-class _Difference:
+class Difference:
     """What comparisons have in common: results that are further from others than rounding explains.
 
     A difference of numbers stays one of numbers. One of places with NaN or infinities may come from one of numbers.
     """
 
-    options: Mapping[str, Any]
+    options: Options
     may_change_values: bool = True
     needs_values: bool = True
     comparison: Comparison | None = None
@@ -186,7 +187,7 @@ class _Difference:
 
     def _judge(self, case: Case) -> dict[str, Any]:
         """What a comparison measures rounding on."""
-        numerics = self.options["numerics"]
+        numerics = self.options.numerics
         return {"module": case.module, "inputs": case.inputs, "numerics": numerics, "same_choices": True}
 
     def _compared(self, case: Case) -> Comparison | None:
@@ -222,7 +223,7 @@ def has_numbers(comparison: Comparison) -> bool:
 
 
 @define(eq=False)
-class DiffersFrom(_Difference):
+class DiffersFrom(Difference):
     """From the results of another module on the same inputs, by what `hloexec.diff` blames for it.
 
     `diff` takes longer than both runs, so `holds` only sees that what is to blame may be there; `keeps` asks `diff`.
@@ -298,7 +299,7 @@ class DiffersFrom(_Difference):
 
 
 @define(eq=False)
-class Against(_Difference):
+class Against(Difference):
     """From what XLA:CPU gives, or a run under another policy.
 
     A difference that is there when denormals are flushed stays one, as XLA:CPU flushes them.
@@ -325,7 +326,7 @@ class Against(_Difference):
 
     def _compared_flushed(self, case: Case) -> Comparison | None:
         self._reference(case)
-        flushed = {**self.options, "numerics": self.options["numerics"].changed(flushes_denormals=True)}
+        flushed = attrs.evolve(self.options, numerics=self.options.numerics.changed(flushes_denormals=True))
         return attrs.evolve(self, options=flushed)._compared(case)
 
     def _reference(self, case: Case) -> Value:
@@ -345,7 +346,7 @@ def on_xla_cpu(module: Module, inputs: Sequence[Value]) -> Value:
 
 
 @define(eq=False)
-class Expected(_Difference):
+class Expected(Difference):
     """From results that were recorded elsewhere.
 
     They are there for the given module only, so a smaller one must go on to compute the same.

@@ -15,6 +15,7 @@ import numpy as np
 
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
+from hloexec.engine.options import Options
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.minifying.case import Case, is_glue, module_of, part_of, recorded, take_the_same
@@ -44,7 +45,7 @@ def _oracle(search: Search) -> DiffersFrom:
     return search.oracle
 
 
-def first_finding(search: Search, options: Mapping[str, Any], *, may_be_entangled: bool = False) -> bool:
+def first_finding(search: Search, options: Options, *, may_be_entangled: bool = False) -> bool:
     """Keep only what `diff` blames and its counterpart, if these show the difference by themselves.
 
     A pair that is entangled must be one that `diff` is certain of: else the fault may be in front of what is kept.
@@ -93,7 +94,7 @@ def is_entangled(case: Case) -> bool:
     return bool(used[0] - used[1]) and bool(used[1] - used[0])
 
 
-def _on_given_values(case: Case, options: Mapping[str, Any]) -> Case | None:
+def _on_given_values(case: Case, options: Options) -> Case | None:
     """The pair in which `other` takes parameters in place of what it computes with the same bits."""
     try:
         values = recorded(attrs.evolve(case, module=_other(case)), options)
@@ -144,7 +145,7 @@ def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
     return tuple((value.dtype.name, value.shape, value.tobytes()) for value in row)
 
 
-def cut_at_common_values(search: Search, options: Mapping[str, Any]) -> bool:
+def cut_at_common_values(search: Search, options: Options) -> bool:
     """Make parameters of values that both modules compute; results become what is blamed, where that is possible."""
     search.begin("values in common")
     case, found = search.best, _oracle(search).diff_of_last()

@@ -31,14 +31,15 @@ from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Event, Observer, Stages
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, HloWarning, InputError, warn
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
-from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.extraction import extract
 from hloexec.tools.minifying import dimensions, opening, pairs, simplifying, subsets
@@ -46,7 +47,7 @@ from hloexec.tools.minifying.called import bodies, loops
 from hloexec.tools.minifying.case import Case, counted
 from hloexec.tools.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.tools.minifying.findings import Minified
-from hloexec.tools.minifying.oracles import XLA, Against, DiffersFrom, Expected, Nan, Oracle, policy_of
+from hloexec.tools.minifying.oracles import XLA, Against, Difference, DiffersFrom, Expected, Nan, Oracle, policy_of
 from hloexec.tools.minifying.searching import Candidate, OutOfTime, Search, size_of
 
 _MOST_ROUNDS = 12
@@ -56,8 +57,6 @@ _TIMES = 4
 """So many times as often as in the given modules, loops of a candidate may go round."""
 _SMALL = 5
 """Instructions of a module that needs no other means."""
-_OF_THE_GIVEN_MODULE = ("replicas", "partitions", "computation", "statistics")
-"""Options that candidates say themselves, or that are for one run."""
 
 
 def minify(
@@ -106,27 +105,29 @@ def minify(
     """
     start = time.perf_counter()
     require_module(module)
-    require_run_options("minify", options)
+    resolved = resolve_options("minify", options)
     require_flags(nan=nan)
     require_integer("jobs", jobs, 1)
     if budget is not None:
         require_number("budget", budget)
     watchers = listed("observers", observers, "observers")
-    given: dict[str, Any] = {name: value for name, value in options.items() if name not in _OF_THE_GIVEN_MODULE}
-    if isinstance(given.get("elided"), Mapping):
-        given["elided"] = "error"
-    given["numerics"] = numerics_policy(given.get("numerics", "reference"))
+    elided = resolved.elided if isinstance(resolved.elided, str) else "error"
+    # Candidates say the rest themselves, or it is for one run.
+    given = attrs.evolve(resolved, elided=elided, replicas=None, partitions=None, computation=None, statistics=None)
     oracle: Oracle
+    comparing: Nan | Difference | None = None
     if command is not None:
         oracle = _checked(command, outcome, says, command_timeout)
     _require_one(command=command, expected=expected, against=against, nan=nan or None, differs_from=differs_from)
     if command is None:
-        oracle = _compared(given, expected, against, differs_from)
+        oracle = comparing = _compared(given, expected, against, differs_from)
         if outcome != "pass" or says:
             raise InputError("outcome and says are about a command; give command, too")
-    case = _first_case(module, inputs, differs_from, options, watchers, needs_values=oracle.needs_values)
+    case = _first_case(module, inputs, differs_from, resolved, watchers, needs_values=oracle.needs_values)
     oracle.begin(case)
-    _limit(given, case)
+    given = _limited(given, case)
+    if comparing is not None:
+        comparing.options = given
     if not find_spec("scipy"):
         warn("dimensions and devices stay as they are: SciPy is not installed (pip install 'hloexec[shrink]')")
     deadline = None if budget is None else start + budget
@@ -160,7 +161,7 @@ def _checked(command: object, outcome: object, says: object, timeout: Any) -> Ch
     return found
 
 
-def _compared(options: Mapping[str, Any], expected: Any, against: Any, differs_from: object) -> Oracle:
+def _compared(options: Options, expected: Any, against: Any, differs_from: object) -> Nan | Difference:
     if differs_from is not None:
         require_module(differs_from, "differs_from")
         return DiffersFrom(options)
@@ -178,18 +179,18 @@ def _first_case(
     module: Module,
     inputs: Inputs | None,
     other: Module | None,
-    options: Mapping[str, Any],
+    options: Options,
     observers: Sequence[Any],
     *,
     needs_values: bool,
 ) -> Case:
     """The given module on its inputs, for as many devices as it runs on."""
-    if (name := options.get("computation")) is not None:
+    if (name := options.computation) is not None:
         found = named_computation(module, name)
         module = attrs.evolve(module, entry_name=found.name, entry_computation_layout=None)
     with warnings.catch_warnings(action="ignore", category=HloWarning):
         verify(module)
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    topology = topology_of(module, options.replicas, options.partitions)
     counts: dict[str, Any] = {"replica_count": topology.replicas, "num_partitions": topology.partitions}
     module = attrs.evolve(module, **counts)
     if other is not None:
@@ -201,15 +202,15 @@ def _first_case(
     case = Case(module, None, other)
     try:
         if rows is None:
-            rows = [random_inputs(module, options.get("seed", 0))]
+            rows = [random_inputs(module, options.seed)]
         case = attrs.evolve(case, inputs=[list(row) for row in rows])
-        run_devices(module, case.inputs, observers=observers, **{**options, "computation": None})
+        run_with(module, case.inputs, attrs.evolve(options, computation=None), observers)
     except InputError:
         raise
     except HloError:
         if needs_values:
             raise
-    return attrs.evolve(case, module=_with_constants(module, options.get("elided")))
+    return attrs.evolve(case, module=_with_constants(module, options.elided))
 
 
 def _with_constants(module: Module, elided: Any) -> Module:
@@ -226,18 +227,18 @@ def _with_constants(module: Module, elided: Any) -> Module:
     return map_instructions(module, given, source=None)
 
 
-def _limit(options: dict[str, Any], case: Case) -> None:
+def _limited(options: Options, case: Case) -> Options:
     """A candidate may go round a loop for ever, which the given modules did not: that ends it, on every machine at the
     same iteration."""
     modules = [each for each in (case.module, case.other) if each is not None]
     loops = [each for each in modules if any(role_of(part) is Role.WHILE for body in each for part in body)]
-    if not loops or options.get("max_iterations") is not None:
-        return
+    if not loops or options.max_iterations is not None:
+        return options
     iterations = _Iterations()
     with suppress(HloError):
         for module in loops:
-            run_devices(module, case.inputs, observers=[iterations], **options)
-    options["max_iterations"] = _TIMES * (1 + iterations.most)
+            run_with(module, case.inputs, options, [iterations])
+    return attrs.evolve(options, max_iterations=_TIMES * (1 + iterations.most))
 
 
 class _Iterations:
@@ -251,7 +252,7 @@ class _Iterations:
         self.most = max([self.most, *(entry.iteration or 0 for entry in event.path)])
 
 
-def _minify(search: Search, options: Mapping[str, Any]) -> None:
+def _minify(search: Search, options: Options) -> None:
     """All reductions, until none helps."""
     is_pair = search.best.other is not None
     if not search.oracle.may_change_values:
@@ -289,7 +290,7 @@ def _simplify(search: Search) -> None:
     dimensions.fewer_devices(search)
 
 
-def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Candidate]:
+def _guesses(search: Search, options: Options) -> Iterator[Candidate]:
     """What might be it by itself."""
     case, oracle = search.best, search.oracle
     finding = oracle.search.finding if isinstance(oracle, Nan) and oracle.search is not None else None
@@ -298,17 +299,15 @@ def _guesses(search: Search, options: Mapping[str, Any]) -> Iterator[Candidate]:
             yield partial(_slice, case, finding.name, depth, finding.devices[0], options)
 
 
-def _slice(case: Case, path: str, depth: int | None, device: int, options: Mapping[str, Any]) -> Case:
-    names = ("numerics", "seed", "elided", "unknown", "memory_limit")
-    kept = {name: options[name] for name in names if name in options}
+def _slice(case: Case, path: str, depth: int | None, device: int, options: Options) -> Case:
     for own in (device, None):
         with suppress(HloError):
-            found = extract(case.module, case.inputs, path, depth=depth, device=own, **kept)
+            found = extract(case.module, case.inputs, path, depth=depth, device=own, **options.of_parts)
             return Case(found.module, found.inputs)
     raise HloError("it cannot be extracted")
 
 
-def _reduce_module(search: Search, options: Mapping[str, Any]) -> None:
+def _reduce_module(search: Search, options: Options) -> None:
     """Fewer instructions, then what makes more of them go."""
     for _ in range(_MOST_ROUNDS):
         before = size_of(search.best), search.best.devices
@@ -328,7 +327,7 @@ def _reduce_module(search: Search, options: Mapping[str, Any]) -> None:
             return
 
 
-def _reduce_pair(search: Search, options: Mapping[str, Any]) -> None:
+def _reduce_pair(search: Search, options: Options) -> None:
     """The same for two modules, which stay comparable."""
     # All results together take `diff` much longer.
     pairs.fewer_paired_outputs(search)
@@ -354,11 +353,11 @@ def _reduce_pair(search: Search, options: Mapping[str, Any]) -> None:
         pairs.confirm(search)
 
 
-def _found(first: Case, search: Search, options: Mapping[str, Any], start: float, *, is_complete: bool) -> Minified:
+def _found(first: Case, search: Search, options: Options, start: float, *, is_complete: bool) -> Minified:
     case, oracle = search.best, search.oracle
     if case.inputs is None:
         with suppress(HloError):
-            case = attrs.evolve(case, inputs=[random_inputs(case.module, options.get("seed", 0))])
+            case = attrs.evolve(case, inputs=[random_inputs(case.module, options.seed)])
     again = attrs.evolve(case, module=parse(format_module(case.module)))
     try:
         is_confirmed = oracle.holds(again)
@@ -384,7 +383,7 @@ def _found(first: Case, search: Search, options: Mapping[str, Any], start: float
     )
 
 
-def _result(oracle: Oracle, case: Case, options: Mapping[str, Any]) -> Value | None:
+def _result(oracle: Oracle, case: Case, options: Options) -> Value | None:
     if not isinstance(oracle, Check):
         return oracle.expected(case)
     with suppress(HloError):
@@ -392,7 +391,7 @@ def _result(oracle: Oracle, case: Case, options: Mapping[str, Any]) -> Value | N
     return None
 
 
-def _command(case: Case, oracle: Oracle, options: Mapping[str, Any]) -> Iterator[str]:
+def _command(case: Case, oracle: Oracle, options: Options) -> Iterator[str]:
     """What shows the failure in the folder of its files."""
     if isinstance(oracle, Check):
         yield from oracle.words_on("module.hlo")
@@ -408,5 +407,5 @@ def _command(case: Case, oracle: Oracle, options: Mapping[str, Any]) -> Iterator
         yield "expected.npz" if is_file else XLA if policy is None else f"policy:{policy.name}"
     for name, _ in input_files(case):
         yield from ("--inputs", name)
-    if options["numerics"].name != "reference":
-        yield from ("--numerics", options["numerics"].name)
+    if options.numerics.name != "reference":
+        yield from ("--numerics", options.numerics.name)

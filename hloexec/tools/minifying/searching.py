@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from hloexec.core.values import arrays_of
 from hloexec.engine.exec.observers import Stages
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import DEFAULTS, Options
 from hloexec.errors import HloError, ResourceError
 from hloexec.language.text import format as format_module
 from hloexec.language.verifier import verify
@@ -50,7 +51,7 @@ class Search:
         self._jobs = jobs
         self._deadline = deadline
         self._stages = stages
-        self._end_options: Mapping[str, Any] | None = None
+        self._end_options: Options | None = None
         self._is_end_required = False
         self._known: set[bytes] = {_key(case)}
         """What has been judged: those that hold became the best."""
@@ -61,7 +62,7 @@ class Search:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def watch_ends(self, options: Mapping[str, Any]) -> None:
+    def watch_ends(self, options: Options) -> None:
         """Leave out what does not end here where that matters, if the given module does: a command that runs a module
         would wait for it in vain. Where a command must hang, that always matters, as it would hang for another reason.
         """
@@ -152,7 +153,7 @@ class Search:
             self._known.add(key)
             verify(case.module)
             is_watched = self._is_end_required and self._end_options is not None and _has_loop(case)
-            if is_watched and not _ends(case, self._end_options or {}):
+            if is_watched and not _ends(case, self._end_options or DEFAULTS):
                 return None
         except (HloError, RecursionError):
             return None
@@ -183,12 +184,12 @@ def _has_loop(case: Case) -> bool:
     return any(role_of(each) is Role.WHILE for computation in case.module for each in computation)
 
 
-def _ends(case: Case, options: Mapping[str, Any]) -> bool:
+def _ends(case: Case, options: Options) -> bool:
     """Whether its loops end within the iterations that they may have."""
     if case.inputs is None:
         return True
     try:
-        run_devices(case.module, case.inputs, **options)
+        run_with(case.module, case.inputs, options)
     except ResourceError:
         return False
     except (HloError, MemoryError):

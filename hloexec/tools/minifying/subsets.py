@@ -7,9 +7,9 @@ taken by nothing is a result. So every subset is a module, and those in which th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
+from hloexec.engine.options import Options
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of, traits_of
@@ -20,7 +20,7 @@ _LARGEST_CONSTANT = 1
 """Elements of constants that stay what they are; larger ones become parameters, whose sizes can change."""
 
 
-def values_of(case: Case, options: Mapping[str, Any]) -> Recorded | None:
+def values_of(case: Case, options: Options) -> Recorded | None:
     """What the instructions gave; None where the module cannot be run here."""
     if case.inputs is None:
         return None
@@ -45,7 +45,7 @@ def fewer_outputs(search: Search) -> None:
     reduced(search, names, with_outputs, least=1)
 
 
-def fewer_instructions(search: Search, options: Mapping[str, Any]) -> None:
+def fewer_instructions(search: Search, options: Options) -> None:
     """Leave out what the failure does not need."""
     case = search.best
     values = values_of(case, options)

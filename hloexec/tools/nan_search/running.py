@@ -10,8 +10,8 @@ from hloexec.core.arguments import listed, require_flags, require_integer, requi
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs
 from hloexec.engine.exec.observers import Observer
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.running import run_with
 from hloexec.errors import InputError
 from hloexec.tools.nan_search.findings import NanSearch
 from hloexec.tools.nan_search.observer import Found, NanObserver
@@ -50,13 +50,13 @@ def find_nan(
     require_flags(first=first)
     require_number("share", share, 1)
     require_integer("elements", elements, 0)
-    require_run_options("find_nan", options)
+    resolved = resolve_options("find_nan", options)
     also = texts("also", also)
     for name in also:
         if name not in CHECKS:
             raise InputError(f"also must name some of {', '.join(CHECKS)}, but has {name!r}")
     watchers = listed("observers", observers, "observers")
-    observer = NanObserver(module, options.get("computation"), first, also, share, elements)
+    observer = NanObserver(module, resolved.computation, first, also, share, elements)
     with suppress(Found):
-        run_devices(module, inputs, observers=[observer, *watchers], **options)
+        run_with(module, inputs, resolved, [observer, *watchers])
     return observer.search()

@@ -16,6 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
@@ -24,7 +25,8 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Inputs, Value, labelled_arrays
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.exec.observers import Event
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.relations import Place
 from hloexec.tools.narrowing.carrying import Carried, with_leaves
@@ -134,7 +136,7 @@ class Measurer:
     carried: Carried | None
     tolerances: Mapping[str, float]
     """Of the outputs that are compared."""
-    options: Mapping[str, Any]
+    options: Options
     """Of runs."""
 
     def reference(self, number: int, inputs: Inputs, observers: Sequence[Any] = ()) -> Reference:
@@ -157,7 +159,7 @@ class Measurer:
     ) -> dict[str, Deviation]:
         """The worst element of each output of another module; the run ends where a severity is beyond a limit."""
         worst: dict[str, Deviation] = {}
-        run = self._outputs(module, reference.inputs, {**self.options, **limits}, observers)
+        run = self._outputs(module, reference.inputs, attrs.evolve(self.options, **limits), observers)
         for step, (devices, expected) in enumerate(zip(run, reference.expected, strict=True)):
             for device, (outputs, wanted) in enumerate(zip(devices, expected, strict=True)):
                 for label, tolerance in self.tolerances.items():
@@ -172,12 +174,12 @@ class Measurer:
         return worst
 
     def _outputs(
-        self, module: Module, inputs: Sequence[Sequence[Value]], options: Mapping[str, Any], observers: Sequence[Any]
+        self, module: Module, inputs: Sequence[Sequence[Value]], options: Options, observers: Sequence[Any]
     ) -> Iterator[list[dict[str, Array]]]:
         """The arrays of the result on each device, by label, step by step."""
         given = list(inputs)
         for step in range(self.steps):
-            results = run_devices(module, given, observers=observers, **options)
+            results = run_with(module, given, options, observers)
             found = list(map(labelled_arrays, results))
             yield found
             if self.carried is not None and step + 1 < self.steps:

@@ -91,14 +91,14 @@ def narrow(
     require_candidates(module, candidates, settings.types)
     carried = carried_by(module, module.entry, carry) if steps > 1 else nothing_carried(carry)
     tolerances = tolerances_of(module, tolerance, output_tolerances, only_outputs, carried)
-    measurer = Measurer(module, steps, carried, tolerances, {**options, "seed": settings.seed})
+    measurer = Measurer(module, steps, carried, tolerances, settings.options)
     attach(observers)
     stages = Stages(listed("observers", observers, "observers"))
     supply = Supply(module, inputs, settings)
     if margin is None:
         margin = _MARGIN if supply.held_back_count else 1.0
     references, ranges = _originals(measurer, supply, candidates, stages)
-    limits = _limits(module, ranges, options)
+    limits = _limits(module, ranges, settings.options.max_iterations)
     shares = margin, max_trials
     search = Search(module, candidates, measurer, references, ranges, shares, limits, stages)
     for narrow_type in settings.types:
@@ -150,13 +150,12 @@ def _warn_of_lost(label: str, arrays: Sequence[Array]) -> None:
         warn(f"of output {label}, {many} are NaN or infinite on the inputs of the search, and only have to stay so")
 
 
-def _limits(module: Module, ranges: Sequence[Ranges], options: RunOptions) -> dict[str, int]:
+def _limits(module: Module, ranges: Sequence[Ranges], given: int | None) -> dict[str, int]:
     """A limit of the iterations of loops, where rounding may keep one from ending."""
     conditions = [condition for *_, condition in calls_in(module, CallKind.CONDITION)]
     if not any(_is_float(each) for condition in conditions for each in condition):
         return {}
     most = _SLACK * max(each.longest_loop for each in ranges)
-    given = options.get("max_iterations")
     return {"max_iterations": most if given is None else min(most, given)}
 
 

@@ -10,7 +10,7 @@ from hloexec.core.arguments import listed, require_choice, require_integer, requ
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import Module
 from hloexec.core.wording import argument, listing
-from hloexec.engine.exec.options import RunOptions, require_run_options
+from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.errors import InputError
 from hloexec.tools.narrowing.candidates import KINDS, Candidate
 from hloexec.tools.narrowing.carrying import Carried, output_labels
@@ -46,9 +46,9 @@ class Settings:
             raise InputError(
                 f"{argument('margin')} must be above 0: the share of the tolerance that the search may use"
             )
-        require_run_options("narrow", options)
+        self.options = resolve_options("narrow", options)
         for name in _REFUSED_OPTIONS:
-            if options.get(name) is not None:
+            if self.options[name] is not None:
                 raise InputError(f"narrow runs the whole module many times, and takes no {name}")
         self.types = _narrow_types(texts("types", types))
         self.kinds = texts("kinds", kinds)
@@ -56,7 +56,7 @@ class Settings:
             require_choice("each of kinds", kind, KINDS)
         if not self.kinds:
             raise InputError(f"kinds must name some of {', '.join(KINDS)}")
-        self.seed = int(options.get("seed", 0))
+        self.seed = self.options.seed
 
 
 def _require_tolerance(name: str, value: object) -> None:

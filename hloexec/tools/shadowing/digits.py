@@ -14,10 +14,11 @@ the last digit, no more is claimed than the digits of the type, and infinities a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.sampling.runs import at_random
@@ -28,10 +29,10 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, arrays_of, leaves
 from hloexec.engine.exec.observers import Event, Stages
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.errors import InputError
 from hloexec.ops.common import is_inexact
-from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.shadowing.computing.elements import taken
 from hloexec.tools.shadowing.store import wide
 
@@ -149,10 +150,10 @@ def _some(array: Array) -> Array:
     return taken(array, np.arange(step // 2, array.size, step)[:_WATCHED])
 
 
-def require_samples(samples: object, options: Mapping[str, Any]) -> None:
+def require_samples(samples: object, options: Options) -> None:
     """InputError unless so many runs with random rounding can be compared with the run."""
     require_integer("samples", samples, 0)
-    policy = numerics_policy(options.get("numerics", "reference"))
+    policy = options.numerics
     if samples == 1:
         raise InputError("samples must be 0 or at least 2, as one run shows no spread, but is 1")
     if samples and policy.rounding_seed is not None:
@@ -160,19 +161,19 @@ def require_samples(samples: object, options: Mapping[str, Any]) -> None:
 
 
 def sampled_digits(
-    module: Module, inputs: Inputs | None, samples: int, stages: Stages, options: Mapping[str, Any]
+    module: Module, inputs: Inputs | None, samples: int, stages: Stages, options: Options
 ) -> tuple[tuple[SampledDigits, ...], dict[tuple[str, str], SampledDigits]]:
     """The digits of the leaves of the result on each group of devices, and of instructions by computation and name."""
     if not samples:
         return (), {}
-    policy = numerics_policy(options.get("numerics", "reference"))
+    policy = options.numerics
     outputs: dict[tuple[tuple[int, ...], tuple[int, ...]], _Moments] = {}
     places: dict[tuple[str, str], list[_Moments]] = {}
     stages.begin("rounding at random", samples)
     for seed in range(-1, samples):
         watcher = _Watcher()
-        given = {**options, "numerics": policy if seed < 0 else at_random(policy, seed)}
-        results = run_devices(module, inputs, observers=[watcher], **given)
+        given = attrs.evolve(options, numerics=policy if seed < 0 else at_random(policy, seed))
+        results = run_with(module, inputs, given, [watcher])
         for key, array in _leaves(results):
             if seed < 0:
                 outputs[key] = _Moments(array)

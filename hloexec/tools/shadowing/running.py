@@ -11,8 +11,9 @@ from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Observer, Stages
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.language.origins import hlo_line, sole_callers, source_lines, source_lines_around
 from hloexec.tools.shadowing.alone.budget import affordable_runs
 from hloexec.tools.shadowing.alone.shares import Shares, estimated_shares, measured_shares
@@ -52,17 +53,17 @@ def shadow(
     invalid options, and whatever `run_devices` raises.
     """
     require_module(module)
-    require_run_options("shadow", options)
-    require_samples(samples, options)
+    resolved = resolve_options("shadow", options)
+    require_samples(samples, resolved)
     if share_runs is not None:
         require_integer("share_runs", share_runs, 0)
     watchers = listed("observers", observers, "observers")
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-    observer = ShadowObserver(module, options.get("computation"), topology)
-    results = run_devices(module, inputs, observers=[observer, *watchers], **options)
+    topology = topology_of(module, resolved.replicas, resolved.partitions)
+    observer = ShadowObserver(module, resolved.computation, topology)
+    results = run_with(module, inputs, resolved, [observer, *watchers])
     stages = Stages(watchers)
-    shares = _shares(module, inputs, results, observer, share_runs, stages, options)
-    digits, by_place = sampled_digits(module, inputs, samples, stages, options)
+    shares = _shares(module, inputs, results, observer, share_runs, stages, resolved)
+    digits, by_place = sampled_digits(module, inputs, samples, stages, resolved)
     return _result(module, observer, shares, samples, digits, by_place)
 
 
@@ -73,7 +74,7 @@ def _shares(
     observer: ShadowObserver,
     most: int | None,
     stages: Stages,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> Shares:
     outputs = observer.outputs
     if not any(output.shares for output in outputs):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -12,7 +11,8 @@ from hloexec.core.ir import Module
 from hloexec.core.values import Array, Value
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.observers import Event
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.ops.common import is_inexact, wide
 from hloexec.tools.shadowing.observer import ShadowObserver
 from hloexec.tools.shadowing.store import Shadow
@@ -61,13 +61,14 @@ def watch(
     _: object,
     module: Module,
     inputs: Sequence[Sequence[Value]],
-    options: Mapping[str, Any],
+    options: Sequence[Options],
     wanted: Sequence[Key],
     most: int,
 ) -> Watched:
     """The errors of all instructions."""
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-    recorder = ShadowRecorder(module, options.get("computation"), topology, wanted)
-    run_devices(module, inputs, observers=[recorder], **options)
+    given = options[0]
+    topology = topology_of(module, given.replicas, given.partitions)
+    recorder = ShadowRecorder(module, given.computation, topology, wanted)
+    run_with(module, inputs, given, [recorder])
     figures = {key: (each.error, each.largest, each.runs) for key, each in recorder.measures.items()}
     return of_errors(recorder, (ERROR, LARGEST, RUNS), figures)

@@ -12,12 +12,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
+import attrs
 import numpy as np
 
 from hloexec.core.arguments import (
     byte_count,
     listed,
-    require_flags,
     require_integer,
     require_module,
     require_text,
@@ -29,12 +29,12 @@ from hloexec.core.wording import argument, suggestion
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.exec.observers import UNREPLACEABLE, Event, Observer
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.plans import plan_of, plan_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import value_of
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError
-from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.stepping.breakpoints import Breakpoint, made
 from hloexec.tools.stepping.controlling import Going, RunController
 from hloexec.tools.stepping.kept import Kept
@@ -143,15 +143,13 @@ def step(
     Raises InputError for invalid arguments, and what `run_devices` raises before a run starts.
     """
     require_module(module)
-    require_run_options("step", options)
+    resolved = attrs.evolve(resolve_options("step", options), planner=False)
     given = texts("breakpoints", breakpoints)
     limit = byte_count("keep", keep)
     watchers = listed("observers", observers, "observers")
-    require_flags(planner=options.pop("planner", True))
     # What keeps the module from running, and what is warned of, is the caller's, not that of a thread.
-    policy = numerics_policy(options.get("numerics", "reference"))
-    plan_of(module, is_observed=True, is_controlled=policy.rounds_every_value, planner=False, **plan_options(options))
-    stepper = Stepper(module, inputs, limit, watchers, options)
+    plan_of(module, resolved, is_observed=True, is_controlled=resolved.numerics.rounds_every_value)
+    stepper = Stepper(module, inputs, limit, watchers, resolved)
     for where in given:
         stepper.break_at(where)
     return stepper
@@ -166,15 +164,15 @@ class Stepper(Described):
     """
 
     def __init__(
-        self, module: Module, inputs: Inputs | None, keep: int, observers: Sequence[Any], options: RunOptions
+        self, module: Module, inputs: Inputs | None, keep: int, observers: Sequence[Any], options: Options
     ) -> None:
         self.module = module
         self._inputs = inputs
         self._keep = keep
         self._observers = observers
         self._options = options
-        topology = topology_of(module, options.get("replicas"), options.get("partitions"))
-        name = options.get("computation")
+        topology = topology_of(module, options.replicas, options.partitions)
+        name = options.computation
         entry = module.entry if name is None else module.by_name[name.removeprefix("%")]
         self._targets = Targets(module, entry, topology.count)
         self._breakpoints: list[Breakpoint] = []
@@ -186,7 +184,9 @@ class Stepper(Described):
         self._controller = RunController(self._breakpoints, self._keep, self._worker)
         self._failed: Stop | None = None
         """Where the run was when it ended with an error that no instruction is to blame for."""
-        self._worker.go(partial(_run, self.module, self._inputs, [self._controller, *self._observers], self._options))
+        self._worker.go(
+            partial(run_with, self.module, self._inputs, self._options, [self._controller, *self._observers])
+        )
         if self._worker.error is not None:
             raise self._worker.error
 
@@ -400,7 +400,7 @@ class Stepper(Described):
         or the numerics policy lets no value be replaced.
         """
         require_text("name", name, "an instruction's name")
-        if not numerics_policy(self._options.get("numerics", "reference")).rounds_every_value:
+        if not self._options.numerics.rounds_every_value:
             raise InputError(UNREPLACEABLE)
         if self.has_ended:
             raise InputError("the run has ended; a value can be set when it has been restarted")
@@ -437,7 +437,3 @@ class Stepper(Described):
             return f"{self.module.name}, {self.stop}"
         state = "closed" if self._worker.is_closed else "ended" if self.has_ended else "not begun"
         return f"{self.module.name}, {state}"
-
-
-def _run(module: Module, inputs: Inputs | None, observers: Sequence[Any], options: RunOptions) -> list[Value]:
-    return run_devices(module, inputs, observers=observers, **options)

@@ -19,12 +19,11 @@ from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described, Inputs
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Observer
-from hloexec.engine.exec.options import RunOptions, require_run_options
-from hloexec.engine.exec.plans import plan_of, plan_options
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.plan.program import Program
 from hloexec.errors import InputError, os_errors_named
-from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode
 from hloexec.tools.summary import run_counts
 from hloexec.tools.tracing.reading import Trace
@@ -108,25 +107,25 @@ def record(
     require_module(module)
     require_path("folder", folder)
     require_flags(statistics_only=statistics_only)
-    require_run_options("trace", options)
+    resolved = resolve_options("trace", options)
     watchers = listed("observers", observers, "observers")
     limit = None if disk_limit is None else byte_count("disk_limit", disk_limit)
     selection = Selection.of(texts("select", select))
     selection.require_some(module)
-    name = options.get("computation")
+    name = resolved.computation
     entry = module.entry if name is None else module.by_name.get(name.removeprefix("%"), module.entry)
     require_new_folder(folder)
     # Whatever keeps the module from running is said before there is a folder.
-    plan_of(module, is_observed=True, **plan_options(options))
+    plan_of(module, resolved, is_observed=True)
     if not statistics_only:
         require_room(folder, _declared_bytes(module, entry, selection), limit, "the traced values", advice())
-    topology = topology_of(module, options.get("replicas"), options.get("partitions"))
+    topology = topology_of(module, resolved.replicas, resolved.partitions)
     information = {
         "version": VERSION,
         "module": module.name,
         "devices": topology.count,
-        "numerics": numerics_policy(options.get("numerics", "reference")).name,
-        "seed": int(options.get("seed", 0)),
+        "numerics": resolved.numerics.name,
+        "seed": resolved.seed,
         "select": list(selection.patterns),
         "statistics_only": statistics_only,
         "is_complete": False,
@@ -137,7 +136,7 @@ def record(
         _new_files(path, information, has_values=not statistics_only) as (index, values),
     ):
         recorder = Recorder(path, index, values, module, selection, limit, top)
-        run_devices(module, inputs, observers=[recorder, *watchers], **options)
+        run_with(module, inputs, resolved, [recorder, *watchers])
     information |= {"is_complete": True, "events": recorder.event_count}
     _write_information(path, information)
     counts = recorder.event_count, len(recorder.instructions), recorder.value_bytes

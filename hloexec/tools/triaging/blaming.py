@@ -44,7 +44,9 @@ def blamed_between_policies(
 ) -> Blamed | None:
     """The first instruction that the second policy makes differ from the first."""
     budget = settings.search_seconds
-    return blamed_by_diff(diff(module, module, inputs, numerics=policies, top=1, budget=budget, **settings.run_options))
+    return blamed_by_diff(
+        diff(module, module, inputs, numerics=policies, top=1, budget=budget, **settings.trial_options)
+    )
 
 
 def blamed_named(module: Module, name: str) -> Blamed | None:
@@ -57,7 +59,7 @@ def blamed_named(module: Module, name: str) -> Blamed | None:
 
 def blamed_by_nan(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
     """The instruction that makes NaN or infinities of finite numbers; None where none does."""
-    found = find_nan(module, inputs, elements=0, numerics=settings.numerics, **settings.run_options).finding
+    found = find_nan(module, inputs, elements=0, **settings.options).finding
     if found is None:
         return None
     home = module.by_name[found.computation]
@@ -85,7 +87,7 @@ def blamed_on_xla(module: Module, inputs: list[list[Value]], settings: Settings)
         tuple(leaves) if len(outputs) > 1 else leaves[0],
         values=_values(given, names),
         budget=settings.search_seconds,
-        **settings.run_options,
+        **settings.trial_options,
     ).first_unexplained
     return None if found is None else _blamed(case.module, entry, entry.by_name[found.name])
 

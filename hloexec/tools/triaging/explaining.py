@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from hloexec.core.ir import Module
 from hloexec.core.values import Array, Inputs, Value, join_values
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
 from hloexec.errors import HloError
-from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
+from hloexec.ops.policies.policy import POLICIES, NumericsPolicy
 from hloexec.tools.diffing import Diff
 from hloexec.tools.explaining import Explained, Explanation, explain
 from hloexec.tools.triaging.findings import PolicyFound
@@ -48,7 +48,7 @@ def explained_module(
     """The policy under which a module gives what is expected of it, and all that `explain` says; None where none
     does."""
     try:
-        found = explain(module, inputs, expected, budget=settings.search_seconds, **settings.run_options)
+        found = explain(module, inputs, expected, budget=settings.search_seconds, **settings.trial_options)
     except HloError:
         return None, None
     return _found(found, is_whole=True), found
@@ -60,10 +60,9 @@ def explained_pair(found: Diff, inputs: list[list[Value]], settings: Settings) -
     `before` is only asked for all of it where both have the same parameters and results.
     """
     before, after = found.before, found.after
-    policy = numerics_policy(settings.numerics)
     if _take_and_give_the_same(before, after):
         with suppress(HloError):
-            expected = join_values(run_devices(after, inputs, numerics=policy, **settings.run_options))
+            expected = join_values(run_with(after, inputs, settings.options))
             whole, _ = explained_module(before, inputs, expected, settings)
             if whole is not None:
                 return whole
@@ -72,9 +71,9 @@ def explained_pair(found: Diff, inputs: list[list[Value]], settings: Settings) -
     with suppress(HloError):
         part = found.extract()
         if part.before is not None and part.is_comparable:
-            expected = join_values(run_devices(part.after, part.inputs, numerics=policy, **settings.run_options))
+            expected = join_values(run_with(part.after, part.inputs, settings.options))
             budget = settings.search_seconds
-            told = explain(part.before, part.inputs, expected, budget=budget, **settings.run_options)
+            told = explain(part.before, part.inputs, expected, budget=budget, **settings.trial_options)
             return _found(told, is_whole=False)
     return None
 

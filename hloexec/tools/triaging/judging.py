@@ -14,13 +14,12 @@ from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison, OutputDifference, Verdict
 from hloexec.core.ir import Module
 from hloexec.core.values import Value, join_values, labelled_arrays
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError
 from hloexec.language import literals
 from hloexec.language.interop import Snapshot
 from hloexec.language.loading import load, load_with_values
-from hloexec.ops.policies.policy import numerics_policy
 from hloexec.tools.diffing import Diff, diff
 from hloexec.tools.diffing.dumps import dumped_modules
 from hloexec.tools.diffing.folders import diff_stages
@@ -101,8 +100,7 @@ def _judged_pair(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
 
 
 def _diffed(before: Module, after: Module, inputs: list[list[Value]], settings: Settings) -> Diff:
-    budget = settings.search_seconds
-    return diff(before, after, inputs, numerics=settings.numerics, budget=budget, **settings.run_options)
+    return diff(before, after, inputs, budget=settings.search_seconds, **settings.options)
 
 
 def _judged_diff(
@@ -127,7 +125,7 @@ def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[
     """The outcome of a chain of stages, the step to blame if there is one, and all steps."""
     assert case.dump is not None
     (module,) = (each for each in dumped_modules(case.dump) if each.stages[0].path == case.files[0])
-    options = {"numerics": settings.numerics, "budget": settings.search_seconds, **settings.run_options}
+    options = {"budget": settings.search_seconds, **settings.options}
     steps = diff_stages(module.stages, lambda first: inputs_of(case, first, settings), lambda _: None, options)
     outcomes = [step.outcome for step in steps]
     worst = next(
@@ -152,8 +150,8 @@ def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     snapshot = load_with_values(case.files[0])
     module = snapshot.module
     inputs = inputs_of(case, module, settings, snapshot)
-    policy = numerics_policy(settings.numerics)
-    results = run_devices(module, inputs, numerics=policy, **settings.run_options)
+    options = settings.options
+    results = run_with(module, inputs, options)
     actual = join_values(results)
     expected = _expected(case, snapshot, inputs, settings)
     comparison = compare(
@@ -161,7 +159,7 @@ def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
         expected,
         module=module,
         inputs=inputs if len(inputs) in (1, len(results)) else None,
-        numerics=policy,
+        numerics=options.numerics,
         same_choices=not has_results(case, snapshot) and not settings.is_against_xla,
     )
     result = attrs.evolve(
@@ -197,7 +195,7 @@ def _expected(case: Case, snapshot: Snapshot, inputs: list[list[Value]], setting
     policy = settings.policy
     if policy is None:
         raise InputError(f"{case.files[0]} has no results to compare with, and against is not given")
-    return join_values(run_devices(module, inputs, numerics=policy, **settings.run_options))
+    return join_values(run_with(module, inputs, attrs.evolve(settings.options, numerics=policy)))
 
 
 def _with_cause(
@@ -212,7 +210,7 @@ def _with_cause(
     is_recorded: bool,
 ) -> TriagedModule:
     """The policy that explains what differs from expected results, and the instruction to blame."""
-    ours = numerics_policy(settings.numerics)
+    ours = settings.options.numerics
     if not is_recorded and settings.policy is not None:
         with suppress(HloError):
             return attrs.evolve(

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from hloexec.core.structs import frozen
-from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.engine.options import Options
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, numerics_policy
 from hloexec.tools.minifying.oracles import XLA
 
 _SEARCH_SHARE = 1 / 3
@@ -48,9 +49,17 @@ class Settings:
         return self.timeout * _SEARCH_SHARE
 
     @property
-    def run_options(self) -> dict[str, Any]:
-        """Those of `run_devices`, but for the policy."""
-        return {"seed": self.seed, "elided": self.elided, "unknown": self.unknown, "memory_limit": self.memory}
+    def options(self) -> Options:
+        """How modules run."""
+        policy = numerics_policy(self.numerics)
+        return Options(
+            numerics=policy, seed=self.seed, elided=self.elided, unknown=self.unknown, memory_limit=self.memory
+        )
+
+    @property
+    def trial_options(self) -> Options:
+        """The same, but for the policy, for what tries policies."""
+        return attrs.evolve(self.options, numerics=REFERENCE)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _minified(case: Case, module: TriagedModule, settings: Settings, folder: Pat
 
 def _smallest(case: Case, module: TriagedModule, settings: Settings) -> Minified:
     """What `minify` makes of a case that differs."""
-    options = {"numerics": settings.numerics, "budget": _BUDGET_SHARE * settings.timeout, **settings.run_options}
+    options = {"budget": _BUDGET_SHARE * settings.timeout, **settings.options}
     if case.kind == "stages":
         _, step, _ = stages_to_blame(case, settings)
         if step is None:

@@ -14,7 +14,8 @@ from typing import Any
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.values import Value
 from hloexec.core.wording import number_text, plural
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.errors import HloError, HloWarning, InputError
 from hloexec.tools.watching.findings import Column, Key, Ranked, Watched
 from hloexec.tools.watching.recording import Measure, ValueRecorder
@@ -45,14 +46,14 @@ def watch_values(
     result: object,
     module: Module,
     inputs: Sequence[Sequence[Value]],
-    options: Mapping[str, Any],
+    options: Sequence[Options],
     wanted: Sequence[Key],
     most: int,
 ) -> Watched:
     """The sizes of values; of a module by itself, with its results in the first place."""
-    results = _results(module, options.get("computation"))[:most] if isinstance(result, Module) else []
+    results = _results(module, options[0].computation)[:most] if isinstance(result, Module) else []
     recorder = ValueRecorder([*wanted, *results], most - len(results) if isinstance(result, Module) else 0)
-    run_devices(module, inputs, observers=[recorder], **options)
+    run_with(module, inputs, options[0], [recorder])
     figures = {key: (each.runs, each.largest, each.infinite) for key, each in recorder.measures.items()}
     is_search = not isinstance(result, Module)
     along = {key: (each.order, _size(each, is_search)) for key, each in recorder.measures.items()}

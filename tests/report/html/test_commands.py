@@ -106,7 +106,7 @@ def test_wrong_uses_are_told_before_anything_runs(
 ) -> None:
     os.symlink("m.hlo", "link.hlo")
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    monkeypatch.setattr("hloexec.engine.exec.run_devices", None)
+    monkeypatch.setattr("hloexec.engine.exec.running.run_with", None)
     assert main(words.split()) == 2
     assert WRONG[words] in capfd.readouterr().err.replace("\n", " ")
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before

@@ -22,6 +22,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, flat
 from hloexec.engine.exec.observers import Event, Failure
 from hloexec.engine.exec.running import repeated_run
+from hloexec.engine.options import Options
 from hloexec.ops.common import wide
 from hloexec.ops.registry import is_elementwise, traits_of
 
@@ -204,7 +205,7 @@ class Path:
 
 
 def _kernel(module: Module, event: Event) -> Callable[..., list[Value]]:
-    return repeated_run(alone(module, event.computation, event.instruction), verify=False)
+    return repeated_run(alone(module, event.computation, event.instruction), Options(verify=False))
 
 
 def _kept(event: Event, leaf: Array) -> Array | None:

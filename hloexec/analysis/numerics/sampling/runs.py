@@ -22,6 +22,7 @@ from hloexec.core.ir import Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, join_values, label_of
 from hloexec.engine.exec.observers import Observer
+from hloexec.engine.options import DEFAULTS, Options
 from hloexec.errors import HloError
 from hloexec.ops.common import wide
 from hloexec.ops.policies.chance import FAR_SEEDS
@@ -63,14 +64,14 @@ def sampled(
     samples: int = SAMPLES,
     *,
     has_means: bool = True,
-    **options: Any,
+    options: Options = DEFAULTS,
 ) -> Sampled:
-    """What rounding does to the leaves of a module's result, from so many runs with `options` of `run_devices`.
+    """What rounding does to the leaves of a module's result, from so many runs with `options`.
 
     `inputs` are one list of values for each device, or one for all. The results of several devices are a tuple. Nothing
     is found where the module does not run.
     """
-    return next(sampled_in_stages(module, inputs, numerics, stages=(samples,), has_means=has_means, **options))
+    return next(sampled_in_stages(module, inputs, numerics, stages=(samples,), has_means=has_means, options=options))
 
 
 def sampled_in_stages(
@@ -85,7 +86,7 @@ def sampled_in_stages(
     kept: Mapping[str, Array] = MappingProxyType({}),
     round_far: bool = False,
     observers: Sequence[Observer] = (),
-    **options: Any,
+    options: Options = DEFAULTS,
 ) -> Iterator[Sampled]:
     """The same, also of values at `places` in the module, after as many runs in all as each of `stages` says.
 
@@ -95,7 +96,7 @@ def sampled_in_stages(
     Runs take place when what they show is asked for. Each stage goes on from the one before, whose means change with
     it: what is found is to be used before the next is asked for. It ends early where a later run fails.
     """
-    from hloexec.engine.exec.running import run_devices, run_seeds
+    from hloexec.engine.exec.running import run_seeds, run_with
 
     decisions = _Decisions(module)
     leaves: dict[str, Samples] = {}
@@ -110,14 +111,12 @@ def sampled_in_stages(
                 watcher = Watcher(places)
                 watching = [*observers, watcher] if places else observers
                 policy = at_random(numerics, seed + FAR_SEEDS * (round_far and is_far(seed)))
+                given = attrs.evolve(options, numerics=policy)
                 if are_plain and not together:
                     some = range(seed, min(seed + SAMPLES, count))
-                    together = run_seeds(module, inputs, some, numerics=policy, **options)[::-1]
+                    together = run_seeds(module, inputs, some, given)[::-1]
                     are_plain = bool(together)
-                if together:
-                    results = [together.pop()]
-                else:
-                    results = run_devices(module, inputs, numerics=policy, observers=watching, **options)
+                results = [together.pop()] if together else run_with(module, inputs, given, watching)
                 looked_at = results[:1] if first_only else results
                 _take_leaves(leaves, looked_at, seed, decisions)
                 _keep(rows, kept, looked_at)

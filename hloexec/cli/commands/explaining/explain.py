@@ -12,7 +12,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, html_option, json_option, named_policy, top_option
 from hloexec.cli.reports import show_report, write_run_page
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module
@@ -63,7 +63,7 @@ def command(
     top: int,
     html: str | None,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **limits: Any,
 ) -> int:
     """Find the numerics policy that explains a difference: TF32 or bf16 operands, excess precision, flushed denormals …
@@ -79,14 +79,13 @@ def command(
     from hloexec.tools.explaining import explain
     from hloexec.tools.explaining.findings import Explained
 
-    if given.numerics != "reference":
+    if given.options.numerics.name != "reference":
         raise click.UsageError("explain tries policies one after the other; choose those that it tries with --policy")
     policies = [named_policy(name, "--policy") for name in names] or list(POLICIES.values())
     run = prepared(file, given)
-    options = {key: value for key, value in run.options.items() if key != "numerics"}
     other = None if values is None else _other_side(values)
     wanted = _expected(run.module, expected, run.recorded_result)
-    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **options)
+    found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **run.options)
     view = partial(explanation_view, found, command=run.command)
     show_report("explain", as_json, lambda: [run.facts(), Expected(expected or file), found], lambda: view(top))
     if html is not None:

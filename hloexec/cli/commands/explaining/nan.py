@@ -11,7 +11,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, html_option, json_option
 from hloexec.cli.reports import show_report, write_run_page
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 
 @click.command("nan", epilog=examples("hloexec nan module.hlo", "hloexec nan module.hlo --first"))
@@ -39,7 +39,7 @@ def command(
     top: int,
     html: str | None,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **settings: Any,
 ) -> int:
     """Find the first instruction that turns finite numbers into NaNs or infinities that reach the result.

@@ -19,7 +19,7 @@ from hloexec.cli.options import (
     write_text,
 )
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 from hloexec.core.wording import quoted
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def command(
     output: str | None,
     top: int,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **settings: Any,
 ) -> None:
     """Find the instructions that may compute in a narrower type, with every output within a tolerance.
@@ -154,22 +154,23 @@ def command(
     )
 
 
-def _are_several(given: RunOptions) -> bool:
+def _are_several(given: Given) -> bool:
     """Whether each --inputs is for a run of its own, not for a device."""
-    return len(given.inputs) > 1 and (given.replicas or 1) * (given.partitions or 1) == 1
+    return len(given.inputs) > 1 and (given.options.replicas or 1) * (given.options.partitions or 1) == 1
 
 
-def _with_inputs(given: RunOptions, files: tuple[str, ...], seed: int | None = None) -> RunOptions:
+def _with_inputs(given: Given, files: tuple[str, ...], seed: int | None = None) -> Given:
     import attrs
 
-    return attrs.evolve(given, inputs=files, seed=given.seed if seed is None else seed)
+    options = given.options if seed is None else attrs.evolve(given.options, seed=seed)
+    return attrs.evolve(given, inputs=files, options=options)
 
 
-def _inputs(run: Prepared, given: RunOptions) -> list[Any] | Callable[[int], Any]:
+def _inputs(run: Prepared, given: Given) -> list[Any] | Callable[[int], Any]:
     """What `narrow` runs on: a list where files say it all, else a function of the seed."""
     from hloexec.engine.devices.topology import topology_of
 
-    topology = topology_of(run.module, given.replicas, given.partitions)
+    topology = topology_of(run.module, given.options.replicas, given.options.partitions)
 
     def made(seed: int, files: tuple[str, ...] = given.inputs) -> list[list[Value]]:
         return values_per_device(run.module, topology, _with_inputs(given, files, seed))
@@ -177,8 +178,8 @@ def _inputs(run: Prepared, given: RunOptions) -> list[Any] | Callable[[int], Any
     if run.recorded_result is not None:
         return [run.inputs]
     if _are_several(given):
-        return [made(given.seed + number, (path,)) for number, path in enumerate(given.inputs)]
-    if _same(run.inputs, made(given.seed + 1)):
+        return [made(given.options.seed + number, (path,)) for number, path in enumerate(given.inputs)]
+    if _same(run.inputs, made(given.options.seed + 1)):
         return [run.inputs]
     return made
 

@@ -10,7 +10,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, html_option, json_option, top_option
 from hloexec.cli.reports import show_report, write_run_page
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 
 @click.command("shadow", epilog=examples("hloexec shadow module.hlo", "hloexec shadow module.hlo --samples 10"))
@@ -35,7 +35,7 @@ from hloexec.cli.run_options import RunOptions, run_options
 @run_options
 @json_option
 def command(
-    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, given: RunOptions
+    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, given: Given
 ) -> None:
     """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
 

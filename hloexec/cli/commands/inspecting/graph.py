@@ -9,7 +9,7 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.options import file_argument, json_option
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 if TYPE_CHECKING:
     from hloexec.tools.graphing import Colours, Graph
@@ -64,7 +64,7 @@ def command(
     values: str | None,
     output: str | None,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **settings: Any,
 ) -> None:
     """Draw the data flow of a module, or of what is around one instruction.
@@ -101,7 +101,7 @@ def command(
     )
 
 
-def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, given: RunOptions) -> Colours | None:
+def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, given: Given) -> Colours | None:
     """What the graph is coloured by, as the options say."""
     from hloexec.tools import graphing
 

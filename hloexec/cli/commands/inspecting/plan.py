@@ -28,7 +28,7 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     from hloexec.engine.exec.code.compiling import code_of
     from hloexec.engine.exec.plans import plan_of
     from hloexec.engine.plan.memory import entry_peak_bytes
-    from hloexec.engine.plan.pipeline import PASS_NAMES
+    from hloexec.engine.plan.planner import PASS_NAMES
     from hloexec.report.json.printed import Planned
 
     policy = named_policy(numerics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,13 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_run_page
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 from hloexec.core.structs import frozen
 from hloexec.errors import HloError, HloWarning
 
 if TYPE_CHECKING:
     from hloexec.cli.progress import ProgressBar
+    from hloexec.engine.options import Options
     from hloexec.ops.policies.policy import NumericsPolicy
     from hloexec.report.judging.pairs import SavedPair
     from hloexec.tools.diffing import Diff
@@ -37,7 +37,7 @@ class DiffOptions:
     budget: float | None
     html: str | None
     as_json: bool
-    given: RunOptions
+    given: Given
 
 
 @click.command(
@@ -92,7 +92,7 @@ def command(
     folder: str | None,
     html: str | None,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
 
@@ -110,8 +110,8 @@ def command(
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
     policies = (
-        named_policy(numerics_before or given.numerics, "--numerics-before" if numerics_before else "--numerics"),
-        named_policy(numerics_after or given.numerics, "--numerics-after" if numerics_after else "--numerics"),
+        named_policy(numerics_before, "--numerics-before") if numerics_before else given.options.numerics,
+        named_policy(numerics_after, "--numerics-after") if numerics_after else given.options.numerics,
     )
     chosen = DiffOptions(policies, top, runs, budget, html, as_json, given)
     if os.path.isdir(before):
@@ -146,9 +146,8 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
     given, policies = chosen.given, chosen.policies
     run = prepared(before, given)
     other = load(after)
-    options = {key: value for key, value in run.options.items() if key != "numerics"}
-    # What BEFORE says itself does not hold for AFTER.
-    options |= {"replicas": given.replicas, "partitions": given.partitions}
+    # How many devices BEFORE itself says does not hold for AFTER.
+    options = attrs.evolve(given.options, numerics="reference")
     with ProgressBar() as progress:
         found = diff(
             run.module,
@@ -162,20 +161,23 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
             **options,
         )
         limits = {"runs": chosen.runs, "budget": chosen.budget}
-        saved = None if folder is None or not found.findings else _saved(found, folder, {**options, **limits}, progress)
-    on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options={**options, "numerics": policies})
+        saved = None if folder is None or not found.findings else _saved(found, folder, options, limits, progress)
+    on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options=options)
     view = partial(diff_view, found, command=on_after.command, saved=saved)
-    sides = Sides(before, after, given.seed, *(policy.name for policy in policies))
+    sides = Sides(before, after, given.options.seed, *(policy.name for policy in policies))
     blamed = on_after.module if found.findings else None
     show_report("diff", chosen.as_json, lambda: [sides, found, Pair(saved)], lambda: view(chosen.top), blamed)
     if folder is not None and not found.findings and not chosen.as_json:
         click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if chosen.html is not None:
-        write_run_page(chosen.html, found, on_after, view, (("before", before), ("after", after)))
+        files = ("before", before), ("after", after)
+        write_run_page(chosen.html, found, on_after, view, files, policies)
     return 0 if found.agrees else 3 if found.verdict == "not decided" else 1
 
 
-def _saved(found: Diff, folder: str, options: Mapping[str, Any], progress: ProgressBar) -> SavedPair | None:
+def _saved(
+    found: Diff, folder: str, options: Options, limits: dict[str, Any], progress: ProgressBar
+) -> SavedPair | None:
     """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
     from hloexec.report.judging.pairs import SavedPair
     from hloexec.tools.diffing import diff
@@ -188,13 +190,10 @@ def _saved(found: Diff, folder: str, options: Mapping[str, Any], progress: Progr
     pair.save(folder)
     if pair.before is None or not pair.is_comparable:
         return SavedPair(pair, folder)
-    kept = {key: value for key, value in options.items() if key not in ("replicas", "partitions")}
-    if isinstance(kept.get("elided"), Mapping):
-        # Values by name may be for constants that are not in the new modules.
-        del kept["elided"]
-    kept |= {"numerics": pair.numerics, "observers": [progress]}
+    given = {**limits, "numerics": pair.numerics, "observers": [progress]}
+    kept = attrs.evolve(options.of_parts, max_iterations=options.max_iterations, timeout=options.timeout)
     try:
-        return SavedPair(pair, folder, diff(pair.before, pair.after, pair.inputs, **kept))
+        return SavedPair(pair, folder, diff(pair.before, pair.after, pair.inputs, **given, **kept))
     except (HloError, KeyboardInterrupt) as error:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else error
         warnings.warn(f"what was extracted is written, but not compared: {reason}", HloWarning, stacklevel=2)

@@ -34,10 +34,10 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
         raise click.UsageError("all stages of one folder run under one policy; give --numerics alone")
 
     def inputs(module: Module) -> list[list[Value]]:
-        topology = topology_of(module, given.replicas, given.partitions)
+        topology = topology_of(module, given.options.replicas, given.options.partitions)
         return values_per_device(module, topology, given)
 
-    settings = given.settings()
+    options = attrs.evolve(given.options, numerics="reference")
     with ProgressBar() as progress:
         found = diff_folders(
             folder,
@@ -48,11 +48,8 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
             runs=chosen.runs,
             budget=chosen.budget,
             observers=[progress],
-            replicas=given.replicas,
-            partitions=given.partitions,
-            memory_limit=given.memory_limit,
-            **{**settings, "numerics": policies},
-            seed=given.seed,
+            numerics=policies,
+            **options,
         )
     found = attrs.evolve(found, modules=tuple(map(_in_options, found.modules)))
     words = given.words()
@@ -61,11 +58,11 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
         return shlex.join(["hloexec", name, *arguments, *words])
 
     view = partial(folder_view, found, command=command)
-    sides = Sides(folder, other, given.seed, *(policy.name for policy in policies))
+    sides = Sides(folder, other, given.options.seed, *(policy.name for policy in policies))
     show_report("diff-folders", chosen.as_json, lambda: [sides, found], lambda: view(chosen.top))
     if chosen.html is not None:
         folders = folder if other is None else f"{folder}, {other}"
-        write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.seed))))
+        write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.options.seed))))
     return {"differ": 1, "not compared": 2, "not decided": 3}.get(found.outcome, 0)
 
 

@@ -12,7 +12,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 
 @click.command("extract", epilog=examples("hloexec extract module.hlo -o slice \\\n  --instruction exp.1"))
@@ -45,7 +45,7 @@ def command(
     file: str,
     folder: str,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **settings: Any,
 ) -> int:
     """Extract the part of a module that computes one instruction, with its input values, to DIR.
@@ -68,8 +68,8 @@ def command(
     names = [name for name, _ in found.files() if name.startswith("inputs")]
     words = ["hloexec", "run", os.path.join(folder, "module.hlo")]
     words += [word for name in names for word in ("--inputs", os.path.join(folder, name))]
-    if given.numerics != "reference":
-        words += ["--numerics", given.numerics]
+    if given.options.numerics.name != "reference":
+        words += ["--numerics", given.options.numerics.name]
     show_report(
         "extract",
         as_json,

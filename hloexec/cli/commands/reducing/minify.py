@@ -10,12 +10,13 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option, named_policy, printed_if_unwritable
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 from hloexec.errors import InputError, ResourceError, UnsupportedError
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module
     from hloexec.core.values import Array
+    from hloexec.engine.options import Options
     from hloexec.report.json.printed import Run
 
 
@@ -90,7 +91,7 @@ def command(
     budget: float | None,
     folder: str | None,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
 ) -> int:
     """Find the smallest module that still shows a failure, and write all that shows it to DIR.
 
@@ -153,9 +154,7 @@ def _require_check(check: str | None, outcome: str, says: str, jobs: int, timeou
             raise click.UsageError(f"{name} is about a --check; give --check, too")
 
 
-def _given(
-    file: str, given: RunOptions, *, is_checked: bool
-) -> tuple[Module, list[list[Any]] | None, dict[str, Any], Run]:
+def _given(file: str, given: Given, *, is_checked: bool) -> tuple[Module, list[list[Any]] | None, Options, Run]:
     """The module, its inputs, the options of its runs, and what a record says of them.
 
     A module for a check need not run here: it then has no inputs.
@@ -169,10 +168,9 @@ def _given(
         if not is_checked:
             raise
         module = load(file)
-        options = given.settings() | given.limits() | {"seed": given.seed}
-        options |= {"replicas": given.replicas, "partitions": given.partitions}
         devices = module.replica_count * module.num_partitions
-        return module, None, options, Run(file, module.name, devices, given.seed, given.numerics)
+        options = given.options
+        return module, None, options, Run(file, module.name, devices, options.seed, options.numerics.name)
     return run.module, run.inputs, run.options, run.facts()
 
 

@@ -15,7 +15,7 @@ from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, json_option
 from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, register_custom_calls, run_option, run_options
+from hloexec.cli.run_options import Given, register_custom_calls, run_option, run_options
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module
@@ -56,7 +56,7 @@ def record(
     expected: str | None,
     name: str | None,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **settings: Any,
 ) -> int:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
@@ -71,7 +71,7 @@ def record(
     from hloexec.tools.golden.folder import SUFFIX
     from hloexec.tools.results import read_result, result_shapes
 
-    if given.elided not in ("zeros", "random", "error"):
+    if not isinstance(given.options.elided, str):
         raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
     given_tolerance(*(settings[name] for name in ("atol", "rtol", "ulp")))
     ready = prepared(file, given)
@@ -85,17 +85,11 @@ def record(
         ready.module,
         ready.inputs,
         folder,
-        seed=given.seed,
         expected=result,
-        numerics=given.numerics,
-        replicas=given.replicas,
-        partitions=given.partitions,
-        elided=given.elided,
-        unknown=given.unknown,
         inputs_source=file if ready.recorded_result is not None else _source(given),
         expected_source=expected or file,
         **settings,
-        **given.limits(),
+        **given.options,
     )
     found = None if result is None else hloexec.check_golden(golden.folder)
     disagreement = None if found is None or found.passed else found.message
@@ -220,7 +214,7 @@ def _stem(file: str, module: Module) -> str:
     return name
 
 
-def _source(given: RunOptions) -> str:
+def _source(given: Given) -> str:
     """Where the inputs come from, for people."""
     files = [*given.inputs, *(f"{key}={path}" for key, path in given.overrides)]
-    return ", ".join(files) or f"random (seed {given.seed}, {given.distribution})"
+    return ", ".join(files) or f"random (seed {given.options.seed}, {given.distribution})"

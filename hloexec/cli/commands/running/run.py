@@ -14,7 +14,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import Prepared, given_values, require_normal, required_topology, values_per_device
 from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
 from hloexec.cli.reports import exit_code
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 from hloexec.core.structs import frozen
 from hloexec.errors import HloError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hloexec.core.ir import Computation, Module
     from hloexec.core.values import Array, Value
     from hloexec.engine.devices.topology import Topology
+    from hloexec.engine.options import Options
     from hloexec.language.interop import Snapshot
 
     _Division: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
 @strict_option
 @html_option
 @json_option
-def command(file: str, given: RunOptions, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
+def command(file: str, given: Given, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
     """Run a module, and show its inputs and its result.
 
     Parameters get random values that suit their use (the same values on every machine), unless --inputs or --input set
@@ -200,7 +201,7 @@ def _comparison(
     if run.recorded_result is None:
         return None
     return hloexec.compare(
-        whole[0], run.recorded_result, module=run.module, inputs=run.inputs, numerics=options["numerics"]
+        whole[0], run.recorded_result, module=run.module, inputs=run.inputs, numerics=options.numerics
     )
 
 
@@ -252,14 +253,14 @@ class _Loaded:
 
     run: Prepared
     computation: Computation
-    options: dict[str, Any]
+    options: Options
     """Those of `run`, and what the host gives and takes, which it does once."""
     host: HostValues
     before: Module | None
     """The module before partitioning."""
 
 
-def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -> _Loaded:
+def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec.cli.execution import require_instructions
     from hloexec.cli.inputs.host_values import host_values
@@ -268,7 +269,6 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     from hloexec.language import literals
     from hloexec.language.loading import load_with_values
 
-    settings = given.settings()
     own.require_destinations()
     for option, value in (("--before", own.before), ("--result-sharding", own.result_sharding)):
         if value is not None and own.global_inputs is None:
@@ -284,19 +284,18 @@ def _load_inputs(file: str, given: RunOptions, own: _Options, *, strict: bool) -
     name = own.computation
     chosen = snapshot.module.entry if name is None else named_computation(snapshot.module, name)
     require_instructions(snapshot.module, own.printed)
-    options = {**settings, "computation": own.computation, "planner": not own.no_plan, "verify": verify}
+    options = attrs.evolve(given.options, computation=own.computation, planner=not own.no_plan, verify=verify)
     is_random = own.random_inputs or given.different_inputs or own.computation is not None
     source = _Inputs(given, own.global_inputs, before, is_random=is_random)
     with memory_advice(file, snapshot.module, given, options):
-        topology = required_topology(snapshot.module, given, **options)
+        topology = required_topology(snapshot.module, options)
         values = source.values(snapshot, chosen, topology, verify=verify)
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
-    options |= {"replicas": topology.replicas, "partitions": topology.partitions, "seed": given.seed}
-    options |= given.limits()
+    options = options.on(topology)
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
     run = Prepared(snapshot.module, values, options, topology.count, (file, *given.words()), expected)
-    return _Loaded(run, chosen, {**options, **host.on_devices(topology.count)}, host, before)
+    return _Loaded(run, chosen, attrs.evolve(options, **host.on_devices(topology.count)), host, before)
 
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
@@ -316,7 +315,7 @@ def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
 class _Inputs:
     """Where the inputs of a run come from."""
 
-    given: RunOptions
+    given: Given
     global_file: str | None
     before: Module | None
     is_random: bool

@@ -12,7 +12,7 @@ import click
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import ByteCount, echo_json, file_argument, json_option
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 if TYPE_CHECKING:
     from hloexec.cli.stepping.shell import Shell
@@ -58,7 +58,7 @@ def command(
     check: bool,
     keep: int,
     as_json: bool,
-    given: RunOptions,
+    given: Given,
 ) -> int:
     """Run a module step by step: stop at instructions, look at values, and replace them.
 

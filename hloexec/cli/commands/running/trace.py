@@ -10,7 +10,7 @@ from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import ByteCount, file_argument, json_option
 from hloexec.cli.reports import show_report
-from hloexec.cli.run_options import RunOptions, run_options
+from hloexec.cli.run_options import Given, run_options
 
 
 @click.command("trace", epilog=examples("hloexec trace module.hlo -o trace"))
@@ -40,7 +40,7 @@ def command(
     folder: str,
     select: tuple[str, ...],
     as_json: bool,
-    given: RunOptions,
+    given: Given,
     **settings: Any,
 ) -> None:
     """Write the result of every instruction to DIR, with statistics, path, loop iteration and devices.

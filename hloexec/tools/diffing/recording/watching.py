@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hloexec.core.values import Value
-from hloexec.engine.devices.topology import Topology, topology_of
-from hloexec.engine.exec.running import run_devices
+from hloexec.engine.devices.topology import topology_of
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
 from hloexec.language.origins import hlo_line
 from hloexec.tools.diffing.correspondence import correspondence_of
 from hloexec.tools.diffing.findings import Diff, InstructionRun
@@ -21,25 +21,22 @@ def watch(
     found: Diff,
     _: object,
     inputs: Sequence[Sequence[Value]],
-    options: Mapping[str, Any],
+    options: Sequence[Options],
     wanted: Sequence[Key],
     most: int,
 ) -> Watched:
     """Runs both modules, and compares the values that the diff has paired, and what has the same line of HLO."""
-    options = dict(options)
-    sizes = options.pop("replicas", None), options.pop("partitions", None)
-    policies = options.pop("numerics", "reference")
-    before, after = policies if isinstance(policies, tuple) else (policies, policies)
-    topologies = [topology_of(module, *sizes) for module in (found.before, found.after)]
+    before, after = options[0], options[-1]
+    topologies = [topology_of(module, before.replicas, before.partitions) for module in (found.before, found.after)]
     if partitioning_of(found.before, found.after, topologies) is not None:
         return Watched(note="There are no plots of values where one module is partitioned and the other is not.")
     ours = correspondence_of(found.before, found.after, topologies).inputs_by_device(inputs)
     pairs, standing = _paired(found)
     alike = _alike(found, standing)
     store = ValueStore({place for place in pairs.values() if place is not None}, alike)
-    run_devices(found.before, inputs, observers=[store], numerics=before, **_on(topologies[0]), **options)
+    run_with(found.before, inputs, before.on(topologies[0]), [store])
     recorder = DifferenceRecorder(wanted, pairs, alike, store)
-    run_devices(found.after, ours, observers=[recorder], numerics=after, **_on(topologies[1]), **options)
+    run_with(found.after, ours, after.on(topologies[1]), [recorder])
     columns = (
         Column("agrees", "whether diff has found its values in the module before", is_number=False),
         Column("error", f"{ERROR.title}, where it is known what they should be"),
@@ -51,10 +48,6 @@ def watch(
     )
     figures = {key: (standing.get(key, ""), each.error, each.runs) for key, each in recorder.measures.items()}
     return of_errors(recorder, columns, figures, note)
-
-
-def _on(topology: Topology) -> dict[str, Any]:
-    return {"replicas": topology.replicas, "partitions": topology.partitions}
 
 
 _Place = tuple[str, int]

@@ -15,13 +15,13 @@ from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value, arrays_of, flat
 from hloexec.engine.devices.topology import Topology
-from hloexec.engine.exec.plans import plan_of, plan_options
+from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.running import repeated_run
+from hloexec.engine.options import Options
 from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.steps import inner_plans
 from hloexec.errors import HloError
 from hloexec.ops.common import narrow, row_major, wide
-from hloexec.ops.policies.policy import numerics_policy
 from hloexec.ops.registry import find_opcode, traits_of
 from hloexec.ops.resources import single_threaded_blas
 from hloexec.tools.diffing.correspondence import nested
@@ -59,7 +59,7 @@ class Evaluator:
     """Runs instances of a graph again; but for random numbers from a state, what comes from a host, and halves of
     asynchronous pairs that start no collective."""
 
-    def __init__(self, module: Module, topology: Topology, options: dict[str, Any], work: Work | None = None) -> None:
+    def __init__(self, module: Module, topology: Topology, options: Options, work: Work | None = None) -> None:
         self._module = module
         self._topology = topology
         self._options = options
@@ -112,11 +112,10 @@ class Evaluator:
     @cached_property
     def _kernels(self) -> dict[int, tuple[Callable[..., Any], list[Any]]]:
         """The kernels of the whole run by the identities of their instructions, with what their operands have to be."""
-        options = plan_options(self._options)
-        if numerics_policy(options.get("numerics", "reference")).rounding_seed is not None:
+        if self._options.numerics.rounding_seed is not None:
             return {}
         found: dict[int, tuple[Callable[..., Any], list[Any]]] = {}
-        plans = [plan_of(self._module, is_observed=True, **options)]
+        plans = [plan_of(self._module, self._options, is_observed=True)]
         for plan in plans:
             for step in plan.program:
                 plans += [inner for inner in inner_plans(step.flow) if inner not in plans]
@@ -138,13 +137,13 @@ class Evaluator:
         # It runs once: optimizing it takes longer than what that saves, unless arrays are large.
         options = self._options
         if self._cost_of(instance) < LIMITS.cost_of_module:
-            options = {**options, "planner": False}
+            options = attrs.evolve(options, planner=False)
         run = self._run_of(module, self._topology_of(instance), options)
         return self._outputs(run, instance, self._operands(instance), values)
 
-    def _run_of(self, module: Module, topology: Topology, options: dict[str, Any]) -> _Run:
+    def _run_of(self, module: Module, topology: Topology, options: Options) -> _Run:
         self.work.add(LIMITS.cost_of_module)
-        return repeated_run(module, replicas=topology.replicas, partitions=topology.partitions, **options)
+        return repeated_run(module, options.on(topology))
 
     def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
         self.work.add(len(operands) * self._cost_of(instance))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value, leaves
-from hloexec.engine.exec.plans import plan_of, plan_options
+from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.inputs import random_inputs
+from hloexec.engine.options import Options
 from hloexec.ops.common import is_inexact
+from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.relations import Place as Static
 from hloexec.tools.shadowing.alone.switches import Mode, switches_of
 from hloexec.tools.shadowing.alone.widened import suffix_of, widened_module
@@ -28,9 +31,6 @@ _RIGHT = 0.5
 """An element whose relative error is smaller has a digit that is right."""
 _KEPT = 1 << 20
 """Numbers that are kept of the operands and results of one sum or difference."""
-_OWN_OPTIONS = "computation", "numerics", "statistics"
-_PLAIN = {"planner": False, "verify": False}
-"""As it is written, since passes would take the steps apart; the original has been verified."""
 
 
 @frozen
@@ -76,19 +76,22 @@ class WideRuns:
         outputs: Sequence[LeafError],
         rounding: Collection[Static],
         reading: Collection[Static],
-        options: Mapping[str, Any],
+        options: Options,
     ) -> None:
         """Runs in f64. Instructions of `rounding` may round; `reading` are sums and differences whose operands may."""
-        name = options.get("computation")
+        name = options.computation
         entry = module.entry if name is None else module.by_name[name.removeprefix("%")]
         if inputs is None:
-            inputs = [random_inputs(module, options.get("seed", 0), computation=entry.name)]
+            inputs = [random_inputs(module, options.seed, computation=entry.name)]
         self._inputs, self._outputs = inputs, outputs
         wide = widened_module(module, entry)
-        given: Any = {name: options[name] for name in options if name not in _OWN_OPTIONS} | _PLAIN
-        plan = plan_of(wide, **plan_options(given))
+        # As it is written, since passes would take the steps apart; the original has been verified.
+        given = attrs.evolve(
+            options, computation=None, numerics=REFERENCE, statistics=None, planner=False, verify=False
+        )
+        plan = plan_of(wide, given)
         self._switches = switches_of(plan, module, suffix_of(module), {*rounding, *reading})
-        self._results_of = repeated_run(wide, plan=plan, **given)
+        self._results_of = repeated_run(wide, given, plan)
         self.count = 0
         records = {static: self._recorded(static) for static in reading if static in self._switches}
         self.exact = self._run()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import attrs
 
@@ -24,9 +23,10 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Inputs, Value
 from hloexec.core.wording import first_line
 from hloexec.engine.exec.observers import Stages
+from hloexec.engine.options import Options
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.errors import HloError
-from hloexec.ops.policies.policy import REFERENCE, numerics_policy
+from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import operation_name, traits_of
 from hloexec.ops.relations import Place as Static
 from hloexec.tools.shadowing.alone.runs import Energies, WideRuns
@@ -81,12 +81,12 @@ def measured_shares(
     places: Sequence[Place],
     most: int,
     stages: Stages,
-    options: Mapping[str, Any],
+    options: Options,
 ) -> Shares:
     """Shares from at most so many runs; estimates where these do not tell."""
-    if numerics_policy(options.get("numerics", REFERENCE)) != REFERENCE:
+    if options.numerics != REFERENCE:
         return estimated_shares(outputs, "other numerics than the reference have no form in f64")
-    if any(options.get(name) for name in _HOST):
+    if any(options[name] for name in _HOST):
         return estimated_shares(outputs, "a run that takes values from the host is not repeated")
     if any(output.relative_error > 0 and output.unit < _DOUBLE for output in outputs):
         return estimated_shares(outputs, "no type is wider than f64")
@@ -121,9 +121,7 @@ class _Measuring:
 
     # What is run
 
-    def shares(
-        self, inputs: Inputs | None, results: Sequence[Value], stages: Stages, options: Mapping[str, Any]
-    ) -> Shares:
+    def shares(self, inputs: Inputs | None, results: Sequence[Value], stages: Stages, options: Options) -> Shares:
         candidates, cancellers = self._candidates(), self._possible_cancellers()
         stages.begin("rounding one by one", min(self._most, 1 + len(candidates) + 2 * len(cancellers)))
         runs = WideRuns(self._module, inputs, self._outputs, candidates, cancellers, options)

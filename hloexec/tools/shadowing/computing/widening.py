@@ -19,8 +19,8 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Modul
 from hloexec.core.lifetimes import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.engine.options import DEFAULTS
 from hloexec.engine.plan.callee import PlanCallee
-from hloexec.engine.plan.pipeline import Options
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import HloError
@@ -134,7 +134,7 @@ class Kernels:
             called = callees_first(whole, whole.by_name[name])
             computations = tuple(_widened_computation(each, floats) for each in called)
             module = Module(name="widened", computations=computations, entry_name=name)
-            self._callees[key] = PlanCallee(build(module, module.entry, Options(REFERENCE)))
+            self._callees[key] = PlanCallee(build(module, module.entry, DEFAULTS))
         return self._callees[key]
 
 
