@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-import hloexec.ops  # noqa: F401 - fills the registry
+import hloexec
+import hloexec.ops  # fills the registry
 from hloexec.core.lifetimes import collection_paused
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import OPCODES
@@ -27,6 +29,10 @@ MOST_MODULES = 15
 """Files of a package, beside its `__init__.py`."""
 LARGE_ROOMS = {"hloexec/engine/plan": 16}
 """Packages with more: one whose modules hold one another up."""
+MOST_OPTIONS = 5
+"""Options of runs that a class or a function may list."""
+OPTIONS = {"Options", "RunOptions", "Golden"}
+"""Classes that list more: the one of all runs, the types of what callers may give, and a file format."""
 MOST_FILES = 28
 """Files of hloexec's that the first run of one instruction may enter."""
 
@@ -165,6 +171,7 @@ class _Source:
     docstring: str | None
     imports: list[ast.ImportFrom]
     functions: list[ast.FunctionDef]
+    classes: list[ast.ClassDef]
     strings: list[str]
     calls: list[str]
     """Where it reads which computation an instruction runs."""
@@ -178,7 +185,7 @@ def _sources() -> list[_Source]:
 
 def _source(path: Path) -> _Source:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [], [])
+    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [], [], [])
     nodes: list[ast.AST] = [tree]
     # As ast.walk does, in half the time.
     while nodes:
@@ -192,6 +199,8 @@ def _source(path: Path) -> _Source:
             found.imports.append(node)
         elif isinstance(node, ast.FunctionDef):
             found.functions.append(node)
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append(node)
         elif isinstance(node, ast.Constant) and type(node.value) is str:
             found.strings.append(node.value)
         elif isinstance(node, ast.Attribute) and node.attr in CALLS and ast.unparse(node.value).endswith("attributes"):
@@ -270,6 +279,21 @@ def test_functions_are_short() -> None:
             if node.end_lineno - node.lineno + 1 - documented > MOST_LINES:
                 long.append(f"{source.place}:{node.lineno} {node.name}")
     assert long == []
+
+
+def test_the_options_of_runs_are_listed_once() -> None:
+    """All that takes place behind the public functions, which list theirs, is given one object."""
+    options, long = {*hloexec.RunOptions.__annotations__}, set()
+    for source in _sources():
+        listed = [
+            (each.name, [arg.arg for arg in (*each.args.args, *each.args.kwonlyargs)]) for each in source.functions
+        ]
+        for each in source.classes:
+            listed.append(
+                (each.name, [ast.unparse(part.target) for part in each.body if isinstance(part, ast.AnnAssign)])
+            )
+        long |= {name for name, names in listed if len(options.intersection(names)) > MOST_OPTIONS}
+    assert {name for name in long if not inspect.isfunction(getattr(hloexec, name, None))} == OPTIONS
 
 
 def test_the_first_run_of_one_instruction_enters_few_files() -> None:
