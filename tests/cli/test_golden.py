@@ -224,7 +224,7 @@ def test_library_calls_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         (["record", "dot.hlo", "-o", "d", "--expected", "small.npz"], 2, "has dimensions [2], but the module gives"),
         (["record", "dot.hlo", "-o", "d", "--expected", "dot.hlo"], 2, "holds a module, but no result"),
         (["record", "dot.hlo", "-o", "d", "--rtol", "-1"], 2, "rtol must not be negative"),
-        (["record", "dot.hlo", "-o", "d", "--elided", "x.npz"], 2, "must be zeros, random or error for a golden"),
+        (["record", "dot.hlo", "-o", "d", "--elided", "result.npz"], 2, "must be zeros, random or error for a golden"),
         (["record", "dot.hlo", "-o", "d", "--seed", "first"], 2, "'first' is not a valid integer"),
         (["check"], 2, "Missing argument 'DIR...'"),
         (["check", "nowhere"], 2, "there is no folder 'nowhere'"),

@@ -11,6 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.engine.devices.topology import topology_of
+from hloexec.engine.options import Options
 from hloexec.tools.diffing.bounds import Bounds, PathBounds
 from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains
 from hloexec.tools.diffing.graph import Node
@@ -30,7 +31,7 @@ def path_bound(body, *inputs):
     recorder = GraphRecorder(module)
     outputs = hloexec.run_devices(module, [list(inputs)], observers=[recorder])
     graph = recorder.finish(outputs)
-    evaluator = Evaluator(module, topology_of(module, None, None), {"verify": False})
+    evaluator = Evaluator(module, topology_of(module, None, None), Options(verify=False))
     bounds = PathBounds(graph, Bounds(graph, evaluator, InstructionChains(module, "reference")))
     (root,) = graph.outputs[0]
     ends = {node.number for node in graph.nodes if node.instance.opcode == "parameter"}

@@ -8,6 +8,7 @@ import pytest
 
 import hloexec
 from hloexec.engine.devices.topology import topology_of
+from hloexec.engine.options import Options
 from hloexec.tools.diffing.bounds import Bounds, PathBounds
 from hloexec.tools.diffing.chains import InstructionChains
 from hloexec.tools.diffing.limits import LIMITS
@@ -121,7 +122,7 @@ def replayed(before, after, inputs):
     for module in (before, after):
         recorder = GraphRecorder(module, arrays, None)
         graph = recorder.finish(hloexec.run_devices(module, [inputs], observers=[recorder]))
-        evaluator = Evaluator(module, topology_of(module, None, None), {"verify": False})
+        evaluator = Evaluator(module, topology_of(module, None, None), Options(verify=False))
         chains = InstructionChains(module, "reference")
         sides.append((graph, evaluator, chains, Bounds(graph, evaluator, chains)))
     (theirs, _, chains, bounds), (ours, *rest) = sides

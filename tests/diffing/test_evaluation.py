@@ -10,6 +10,7 @@ import pytest
 
 import hloexec
 from hloexec.engine.devices.topology import Topology
+from hloexec.engine.options import Options
 from hloexec.tools.diffing.recording.recorder import GraphRecorder
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
 from hloexec.tools.diffing.work import Work
@@ -51,7 +52,7 @@ def test_instructions_that_run_alone_give_the_bits_of_the_run(monkeypatch: pytes
     inputs = hloexec.random_inputs(module)
     recorder = GraphRecorder(module)
     graph = recorder.finish(hloexec.run_devices(module, inputs, observers=[recorder]))
-    evaluator = Evaluator(module, Topology(1, 1), {"verify": False}, Work())
+    evaluator = Evaluator(module, Topology(1, 1), Options(verify=False), Work())
     values = {node.number: node.value for node in graph.nodes}
     opcodes = set()
     for instance in graph.instances:
@@ -72,7 +73,7 @@ def test_instructions_run_on_values_of_other_dimensions_as_their_modules_do(shap
     module = hloexec.parse(MODULE)
     recorder = GraphRecorder(module)
     graph = recorder.finish(hloexec.run_devices(module, hloexec.random_inputs(module), observers=[recorder]))
-    evaluator = Evaluator(module, Topology(1, 1), {"verify": False}, Work())
+    evaluator = Evaluator(module, Topology(1, 1), Options(verify=False), Work())
     tanh = next(each for each in graph.instances if each.opcode == "tanh")
     found = evaluator.results(tanh, {tanh.inputs[0].number: np.ones(shape, np.float32)})
     assert (found is None) == (shape != (3, 4))

@@ -14,6 +14,7 @@ import hloexec
 from hloexec.cli import main
 from hloexec.core.ir import Module
 from hloexec.engine.exec.observers import Stages
+from hloexec.engine.options import DEFAULTS
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.blame import blame_of, found_by_diff
@@ -156,7 +157,7 @@ def test_the_fault_that_was_given_is_kept(
     before, after = pair
     found = hloexec.minify(after, differs_from=before)
     assert found.other is not None and found.is_confirmed and found.notes == ()
-    blame, is_certain = blame_of(found_by_diff(Case(found.module, found.inputs, found.other), {}))
+    blame, is_certain = blame_of(found_by_diff(Case(found.module, found.inputs, found.other), DEFAULTS))
     assert blame is not None and is_certain
     assert (blame.opcode, blame.opcode_before, blame.is_written_alike) == (opcode, opcode_before, is_written_alike)
     assert opcode in _computing(found.module) and opcode_before in _computing(found.other)

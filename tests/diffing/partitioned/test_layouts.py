@@ -7,6 +7,7 @@ import numpy as np
 import hloexec
 from hloexec.core.ir import Sharding
 from hloexec.engine.devices.topology import Topology
+from hloexec.engine.options import Options
 from hloexec.language.text.attributes.shardings import parse_sharding
 from hloexec.tools.diffing.graph import Graph
 from hloexec.tools.diffing.partitioned.dependence import Dependence
@@ -65,7 +66,7 @@ def _recorded() -> tuple[Graph, Evaluator]:
     inputs = [[random.standard_normal(shape).astype(np.float32) for shape in ((4, 6), (6, 8))]]
     recorder = GraphRecorder(module)
     outputs = hloexec.run_devices(module, inputs, observers=[recorder], partitions=1)
-    return recorder.finish(outputs), Evaluator(module, Topology(1, 1), {"verify": False})
+    return recorder.finish(outputs), Evaluator(module, Topology(1, 1), Options(verify=False))
 
 
 def _dependence(name: str) -> Dependence:
