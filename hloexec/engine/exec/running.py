@@ -114,7 +114,9 @@ def run(
     """
     if not isinstance(module, Module):
         require_module(module)
-    host: list[Any] = [None if given is None else [given] for given in (infeed, outfeed, host_transfers)]
+    host: Sequence[Any] = ()
+    if not (infeed is outfeed is host_transfers is None):
+        host = [None if given is None else [given] for given in (infeed, outfeed, host_transfers)]
     options = Options(
         computation,
         numerics,

@@ -218,9 +218,9 @@ def numerics_policy(name: object) -> NumericsPolicy:
     """
     if isinstance(name, NumericsPolicy):
         return name
-    if isinstance(name, Mapping):
-        return _of_mapping(name)
     if not isinstance(name, str):
+        if isinstance(name, Mapping):
+            return _of_mapping(name)
         raise wrong(
             "numerics",
             "the name of a policy, such as 'reference' or 'exact', a NumericsPolicy, or a mapping from the names of "
