@@ -115,7 +115,7 @@ def run(
     if not isinstance(module, Module):
         require_module(module)
     host: Sequence[Any] = ()
-    if not (infeed is outfeed is host_transfers is None):
+    if infeed is not None or outfeed is not None or host_transfers is not None:
         host = [None if given is None else [given] for given in (infeed, outfeed, host_transfers)]
     options = Options(
         computation,
