@@ -81,7 +81,7 @@ def test_a_missing_graphviz_is_said_before_the_module_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    assert main(["graph", "m.hlo", "--colour", "error", "--numerics", "nothing", "-o", "m.svg"]) == 1
+    assert main(["graph", "m.hlo", "--colour", "error", "--inputs", "missing.npz", "-o", "m.svg"]) == 1
     assert "install Graphviz" in capsys.readouterr().err
 
 
