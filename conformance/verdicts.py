@@ -26,15 +26,15 @@ import numpy as np
 
 import hloexec
 from conformance.cell import Array
-from hloexec.analysis.numerics.error_budget import leaf_chains
 from hloexec.analysis.numerics.leaves import leaves_of
+from hloexec.analysis.numerics.measuring import wide
+from hloexec.analysis.numerics.sampling.decided import settled
 from hloexec.analysis.numerics.sampling.runs import Sampled, sampled
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES
-from hloexec.analysis.numerics.sequential import settled
-from hloexec.analysis.numerics.ulps import wide
+from hloexec.analysis.numerics.tolerances import leaf_chains
 from hloexec.core.dtypes import element_type_of
 from hloexec.ops.common import narrow
-from hloexec.tools.golden.spreads import RECORDED_SAMPLES
+from hloexec.tools.golden.recording import RECORDED_SAMPLES
 
 SIZES = (3.0, 10.0, 30.0, 100.0)
 """Of faults, in units of what rounding really does to the element."""

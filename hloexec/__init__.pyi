@@ -12,12 +12,12 @@ from hloexec.analysis.numerics.comparison import Comparison as Comparison
 from hloexec.analysis.numerics.comparison import LeafComparison as LeafComparison
 from hloexec.analysis.numerics.comparison import Undecided as Undecided
 from hloexec.analysis.numerics.comparison import Verdict as Verdict
-from hloexec.analysis.numerics.error_maps import ErrorMap as ErrorMap
+from hloexec.analysis.numerics.leaves import ErrorMap as ErrorMap
+from hloexec.analysis.numerics.leaves import LeafStatistics as LeafStatistics
 from hloexec.analysis.numerics.measuring import ElementDifference as ElementDifference
 from hloexec.analysis.numerics.measuring import Measured as Measured
 from hloexec.analysis.numerics.measuring import Places as Places
 from hloexec.analysis.numerics.sampling.spread import Spread as Spread
-from hloexec.analysis.numerics.statistics import LeafStatistics as LeafStatistics
 from hloexec.analysis.numerics.tolerances import Tolerance as Tolerance
 from hloexec.core import ir as ir
 from hloexec.core.ir import ArrayShape as ArrayShape

@@ -97,6 +97,13 @@ def warn(message: str, category: type[HloWarning] = HloWarning) -> None:
     warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, registry)
 
 
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """No warnings of hloexec's come out of what is within: another run gives them, or nobody could act on them."""
+    with warnings.catch_warnings(action="ignore", category=HloWarning):
+        yield
+
+
 def _is_outside(frame: FrameType) -> bool:
     """Whether a frame is the user's: neither hloexec's nor that of a function that hloexec or attrs has written."""
     return not frame.f_code.co_filename.startswith((_PACKAGE, "<plan of ", "<attrs "))

@@ -181,7 +181,7 @@ class GoldenFixture:
         """What a check says at length; if the module is another one than the golden's, it is kept, and compared."""
         from hloexec.report.running.golden import change_lines
         from hloexec.tools.golden.checking import diff_with_recorded
-        from hloexec.tools.golden.folder import module_text
+        from hloexec.tools.golden.recording import module_text
 
         text, golden = _failure_text(found), found.golden
         if golden is None or found.comparison is None or _is_of(found.folder, module):
@@ -208,7 +208,7 @@ def hlo_golden(request: pytest.FixtureRequest) -> GoldenFixture:
 def _is_of(folder: Path, module: Module) -> bool:
     """Whether a golden holds the text of this module; not where it cannot be read."""
     from hloexec.errors import HloError
-    from hloexec.tools.golden.folder import module_text, read_golden, text_hash
+    from hloexec.tools.golden.recording import module_text, read_golden, text_hash
 
     try:
         return text_hash(module_text(module)) == read_golden(folder).module_hash
@@ -219,7 +219,7 @@ def _is_of(folder: Path, module: Module) -> bool:
 def _is_own(folder: Path) -> bool:
     """Whether hloexec computed a golden's result, or cannot read whose it is."""
     from hloexec.errors import HloError
-    from hloexec.tools.golden.folder import OURS, read_golden
+    from hloexec.tools.golden.recording import OURS, read_golden
 
     try:
         return read_golden(folder).expected_source == OURS

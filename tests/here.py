@@ -16,8 +16,8 @@ from conformance.xla import compile_hlo
 from hloexec.core.ir import Module
 from hloexec.core.values import Array
 from hloexec.language.interop import xla_cpu
-from hloexec.tools.minifying.processes import Ended
-from hloexec.tools.triaging import working
+from hloexec.tools.minifying.checking import Ended
+from hloexec.tools.triaging import judging
 
 
 @contextmanager
@@ -28,10 +28,10 @@ def triaging_here() -> Iterator[None]:
     def run_command(words: Sequence[str], _: Path, __: float, stop: Event, ___: object) -> Ended:
         with lock:
             if not stop.is_set():
-                working.work(words[-2:])
+                judging.work(words[-2:])
         return Ended(0, "")
 
-    with mock.patch.multiple(working, run_command=run_command, _limit=lambda _: None):
+    with mock.patch.multiple(judging, run_command=run_command, _limit=lambda _: None):
         yield
 
 

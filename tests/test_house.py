@@ -113,8 +113,8 @@ OPCODE_NAMES = {
     "language/verifier/shapes.py": "async-start async-update",
     "tools/diffing/control.py": "clamp",
     "tools/diffing/localization/edits.py": "bitcast",
-    "tools/extraction/slicing.py": "after-all parameter",
-    "tools/nan_search/observer.py": "select",
+    "tools/extraction/running.py": "after-all parameter",
+    "tools/nan_search/running.py": "select",
 }
 """Which files outside of the entries name opcodes. What is known of an opcode belongs into its entry: take from these,
 do not add."""
@@ -148,12 +148,10 @@ NO_OPCODES = {
     "tools/diffing/folders.py": "select",
     "tools/diffing/matching.py": "complex",
     "tools/diffing/replaying/replay.py": "complex",
-    "tools/graphing/dot.py": "dot",
-    "tools/graphing/svg.py": "dot",
+    "tools/graphing/files.py": "dot",
     "tools/stepping/conditions.py": "not",
-    "tools/tracing/reading.py": "maximum minimum",
+    "tools/tracing/running.py": "maximum minimum select",
     "tools/tracing/recording.py": "select",
-    "tools/tracing/running.py": "select",
     "tools/triaging/blaming.py": "tuple",
     "tools/triaging/running.py": "select",
 }

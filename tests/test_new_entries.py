@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.analysis.numerics.error_budget import leaf_chains
+from hloexec.analysis.numerics.tolerances import leaf_chains
 from hloexec.cli import main
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.structs import frozen

@@ -25,7 +25,7 @@ from hloexec.report.json.printed import File
 from hloexec.report.layout import plain_table, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.registration import TOOLS, Tool, register
-from hloexec.tools.watching.findings import Ranked
+from hloexec.tools.watching.recording import Ranked
 from tests.records import read_record
 from tests.report.needs import require_report_packages
 from tests.text.building import op

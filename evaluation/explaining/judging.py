@@ -8,7 +8,7 @@ import hloexec
 from evaluation.explaining.cases import Case, Truth, same, truth
 from evaluation.processes import Record
 from hloexec.ops.policies.policy import numerics_policy
-from hloexec.tools.explaining.units import single_units
+from hloexec.tools.explaining.trying import single_units
 
 
 def judged(case: Case) -> Record | None:

@@ -8,8 +8,8 @@ from evaluation.pairs.drawing import Drawn
 from evaluation.processes import Record
 from hloexec.core.ir import Module
 from hloexec.ops.policies.policy import numerics_policy
-from hloexec.tools.minifying.blame import blame_of, found_by_diff
 from hloexec.tools.minifying.case import Case
+from hloexec.tools.minifying.oracles import blame_of, found_by_diff
 
 
 def has_the_same_reason(drawn: Drawn, small: Module, other: Module | None, found: hloexec.Minified) -> Record:

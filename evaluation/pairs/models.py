@@ -17,7 +17,7 @@ import hloexec
 from evaluation.pairs.device_models import DEVICE_MODELS
 from evaluation.pairs.jax_models import JAX_MODELS
 from hloexec.core.ir import ArrayShape, Module
-from hloexec.tools.extraction.slicing import slice_module, slice_of
+from hloexec.tools.extraction.running import slice_module, slice_of
 from tests.text.seeds import seed_path
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -32,7 +32,7 @@ def with_inputs_of(against: str, given: Given) -> Given:
     Raises what keeps any `against` from being compared with, as far as that shows before anything runs.
     """
     from hloexec.ops.policies.policy import REFERENCE
-    from hloexec.tools.golden.folder import INPUTS, SUFFIX, read_golden
+    from hloexec.tools.golden.recording import INPUTS, SUFFIX, read_golden
 
     if _policy_of(against) is not None or against == XLA:
         return given
@@ -64,7 +64,7 @@ def expectation(against: str, module: Module, options: Options, *, file: str, is
     from hloexec.language import literals
     from hloexec.language.literals.entries import holds_values
     from hloexec.tools.golden.checking import known_choices
-    from hloexec.tools.golden.folder import EXPECTED, SUFFIX, read_golden
+    from hloexec.tools.golden.recording import EXPECTED, SUFFIX, read_golden
     from hloexec.tools.results import read_result, result_shapes
 
     module, options = _as_run(module, options), attrs.evolve(options, computation=None)

@@ -11,7 +11,7 @@ import click
 from hloexec.core.wording import on_devices
 
 if TYPE_CHECKING:
-    from hloexec.analysis.numerics.statistics import LeafStatistics
+    from hloexec.analysis.numerics.leaves import LeafStatistics
     from hloexec.core.values import Value
     from hloexec.engine.devices.topology import Topology
 
@@ -45,7 +45,7 @@ def labelled_leaves(
 
     The label names the devices if there are several classes.
     """
-    from hloexec.analysis.numerics.statistics import statistics
+    from hloexec.analysis.numerics.leaves import statistics
 
     rows = []
     for label, index, value in labelled_values(values, labels):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hloexec.analysis.numerics.comparison import Comparison
-    from hloexec.analysis.numerics.statistics import LeafStatistics
+    from hloexec.analysis.numerics.leaves import LeafStatistics
     from hloexec.cli.execution import Execution
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.tools.registration import TOOLS
-from hloexec.tools.watching.findings import Ranked, Watched
+from hloexec.tools.watching.recording import Ranked, Watched
 
 if TYPE_CHECKING:
     from hloexec.report.html.content import Figure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from hloexec.analysis.numerics.statistics import LeafStatistics
+from hloexec.analysis.numerics.leaves import LeafStatistics
 from hloexec.core.ir import ArrayShape, Module, Shape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, number_text, plural
@@ -245,6 +245,6 @@ REPORTS = {
     Module: Report(
         lambda found, *_: summary_view(summarize(found)),
         module=lambda found: found,
-        watch="hloexec.tools.watching.values.watch_values",
+        watch="hloexec.tools.watching.recording.watch_values",
     )
 }

@@ -31,7 +31,7 @@ from hloexec.core.values import label_of, leaves
 from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.graphing.flow import Flow
-from hloexec.tools.shrinking.devices.numbers import DeviceValues
+from hloexec.tools.shrinking.devices.constants import DeviceValues
 from tests.drawing import examples
 
 Check: TypeAlias = Callable[[hloexec.Module, Sequence[Any], st.DataObject], None]

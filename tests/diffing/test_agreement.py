@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.analysis.numerics.error_budget import rounding, summing
+from hloexec.analysis.numerics.tolerances import rounding, summing
 from hloexec.tools.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
 from hloexec.tools.diffing.digests import digest_of
 

@@ -34,7 +34,7 @@ from hloexec.core.ir import (
 from hloexec.engine.exec import unsupported
 from hloexec.engine.options import Options
 from hloexec.language.text.printer import format_instruction, format_shape
-from hloexec.tools.golden.spreads import RECORDED_SAMPLES
+from hloexec.tools.golden.recording import RECORDED_SAMPLES
 from tests.dumps.mixture_of_experts import LOOP_BODIES, alone, cut_down, elided_constants, load_dump
 
 DEVICES = 16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.tools.explaining import Explained, per_instruction, running
+from hloexec.tools.explaining import Explained, running
 
 LAYERS = """HloModule layers
 ENTRY main {
@@ -30,7 +30,7 @@ class _Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> None:
         self.now = 1000.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        for module in (running, per_instruction):
+        for module in (running,):
             monkeypatch.setattr(module, "run_with", self._slowed(module.run_with, seconds))
 
     def _slowed(self, run: Any, seconds: float) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from hloexec.tools.explaining import Explained
-from hloexec.tools.explaining.other_side import read_literals
+from hloexec.tools.explaining.running import read_literals
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOOP = """HloModule loop

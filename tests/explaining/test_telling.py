@@ -108,7 +108,7 @@ def test_of_two_equal_products_neither_can_be_told(module: hloexec.Module) -> No
 
 def test_products_of_a_stated_precision_are_no_choice(module: hloexec.Module) -> None:
     from hloexec.ops.policies.policy import POLICIES
-    from hloexec.tools.explaining.units import single_units
+    from hloexec.tools.explaining.trying import single_units
 
     assert single_units(module, POLICIES["tf32"]) == ["e/d1", "e/d2"]
 

@@ -13,7 +13,7 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from hloexec.tools.graphing import error_colours, read_colours, time_colours
-from hloexec.tools.graphing.model_explorer import graph_collection, node_data
+from hloexec.tools.graphing.files import graph_collection, node_data
 from tests.graphing.programs import HOSTILE, LOOP, SHARED, hostile
 
 CANCELLING = """HloModule cancelling

@@ -13,8 +13,8 @@ import pytest
 
 import hloexec
 from hloexec.errors import printable
-from hloexec.tools.graphing.colours import VERDICTS, ink, quantity
-from hloexec.tools.graphing.svg import MOST_NODES
+from hloexec.tools.graphing.files import MOST_NODES
+from hloexec.tools.graphing.flow import VERDICTS, ink, quantity
 from tests.graphing.programs import LOOP, SHARED, hostile
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")

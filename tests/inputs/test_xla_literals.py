@@ -127,7 +127,7 @@ def test_every_command_that_reads_values_reads_literals(inputs: str, result: str
 
 def test_a_stepper_sets_what_a_file_of_a_literal_holds() -> None:
     with hloexec.step(hloexec.parse(ADD), [X, Y]) as stepper:
-        from hloexec.tools.stepping.expressions import value_of_text
+        from hloexec.tools.stepping.conditions import value_of_text
 
         shape = stepper.target("r").shape
         assert _same(value_of_text("x.txt", shape, "r"), X)

@@ -17,8 +17,8 @@ from hloexec.engine.exec.observers import Stages
 from hloexec.engine.options import DEFAULTS
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.tools.minifying import oracles
-from hloexec.tools.minifying.blame import blame_of, found_by_diff
 from hloexec.tools.minifying.case import Case
+from hloexec.tools.minifying.oracles import blame_of, found_by_diff
 from hloexec.tools.minifying.searching import Search
 from tests.minifying.packages import needs_scipy
 from tests.records import read_record

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.tools.narrowing.measuring import Expected, worst_element
+from hloexec.tools.narrowing.search import Expected, worst_element
 
 INFINITY = math.inf
 

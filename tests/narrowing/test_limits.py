@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hloexec.tools.narrowing.verification import upper_limit
+from hloexec.tools.narrowing.running import upper_limit
 
 FACTORS = {20: 4.3181912117, 40: 3.8654498020, 100: 3.5394843444}
 """By the number of samples, as SciPy has the noncentral t distribution."""

@@ -13,8 +13,7 @@ import hloexec
 from conformance import xla
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import Module
-from hloexec.tools.narrowing.candidates import candidates_of
-from hloexec.tools.narrowing.rewriting import rewritten
+from hloexec.tools.narrowing.rewriting import candidates_of, rewritten
 from tests.text.seeds import SEEDS, seed_path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import pytest
 import hloexec
 from hloexec.analysis.dataflow.decisions import decided_leaves
 from hloexec.analysis.numerics.comparison import Comparison, Verdict
-from hloexec.analysis.numerics.sampling.groups import Membership, groups_of, membership
+from hloexec.analysis.numerics.sampling.spread import Membership, groups_of, membership
 from tests.text.building import module
 
 TIE = module(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.analysis.numerics.error_budget import leaf_chains
+from hloexec.analysis.numerics.tolerances import leaf_chains
 from hloexec.analysis.trip_counts import loop_trips
 from tests.text.building import ADD, op
 

@@ -13,10 +13,9 @@ import pytest
 
 import hloexec
 from hloexec.analysis.numerics.comparison import Verdict
-from hloexec.analysis.numerics.sampling.groups import are_in_tails
+from hloexec.analysis.numerics.sampling.decided import CHANCE, is_open, settled, severity_in_common
 from hloexec.analysis.numerics.sampling.runs import sampled, sampled_in_stages
-from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread
-from hloexec.analysis.numerics.sequential import CHANCE, is_open, settled, severity_in_common
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, STAGES, Spread, are_in_tails
 from hloexec.cli import main
 from hloexec.engine.exec import running
 from tests.text.building import module

@@ -10,13 +10,18 @@ import pytest
 import hloexec
 from hloexec.analysis.numerics.comparison import Verdict
 from hloexec.analysis.numerics.sampling import runs
-from hloexec.analysis.numerics.sampling.runs import sampled
-from hloexec.analysis.numerics.sampling.samples import Samples
-from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
-from hloexec.analysis.numerics.sampling.student import digamma, inverse_trigamma, student_quantile, trigamma
+from hloexec.analysis.numerics.sampling.runs import Samples, sampled
+from hloexec.analysis.numerics.sampling.spread import (
+    SAMPLES,
+    Spread,
+    digamma,
+    inverse_trigamma,
+    student_quantile,
+    trigamma,
+)
 from hloexec.engine.exec import running
 from hloexec.tools.golden import check_golden, record_golden
-from hloexec.tools.golden.spreads import SPREAD
+from hloexec.tools.golden.recording import SPREAD
 
 RANDOM = np.random.default_rng(5)
 

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.analysis.numerics import statistics as module
-from hloexec.analysis.numerics.statistics import statistics
+from hloexec.analysis.numerics import leaves as module
+from hloexec.analysis.numerics.leaves import statistics
 from hloexec.core.values import TOKEN
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.analysis.numerics.ulps import same_bits, ulp_distances
+from hloexec.analysis.numerics.measuring import same_bits, ulp_distances
 from hloexec.core.dtypes import ELEMENT_TYPES
 
 _SMALL = [entry for entry in ELEMENT_TYPES.values() if entry.is_floating and entry.storage.itemsize == 1]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
+from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.report.layout import next_steps, plain_table, show
 from hloexec.report.tables import values_table
 

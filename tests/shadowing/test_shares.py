@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.tools.shadowing.alone.budget import Work, affordable_runs
+from hloexec.tools.shadowing.alone.shares import Work, affordable_runs
 
 jax = pytest.importorskip("jax", reason="JAX lowers the programs")
 jnp = jax.numpy

@@ -14,10 +14,9 @@ from hloexec.core.values import flat
 from hloexec.engine.devices.topology import topology_of
 from hloexec.ops import LATEST
 from hloexec.tools.shrinking.dimensions import dimensions_of
-from hloexec.tools.shrinking.estimating import Workload
 from hloexec.tools.shrinking.grouping import Groups, groups_of
 from hloexec.tools.shrinking.positions import constants_for, tie_positions
-from hloexec.tools.shrinking.rewriting import rewritten
+from hloexec.tools.shrinking.rewriting import Workload, rewritten
 from hloexec.tools.shrinking.solving import Demand, Solver
 
 

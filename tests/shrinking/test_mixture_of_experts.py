@@ -10,8 +10,8 @@ import pytest
 
 import hloexec
 from hloexec.analysis.numerics.comparison import Comparison
+from hloexec.analysis.numerics.sampling.decided import settled
 from hloexec.analysis.numerics.sampling.runs import Sampled, sampled_in_stages
-from hloexec.analysis.numerics.sequential import settled
 from hloexec.core.ir import Module
 from tests.dumps import test_mixture_of_experts as at_full_size
 from tests.dumps.devices import flat

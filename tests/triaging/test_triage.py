@@ -19,12 +19,10 @@ from hloexec.engine.exec.observers import Stage
 from hloexec.language import literals
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.report.judging.triages import triage_view
-from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule, working
+from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule, judging
 from hloexec.tools.triaging.blaming import blamed_on_xla
-from hloexec.tools.triaging.collecting import cases_of
-from hloexec.tools.triaging.grouping import groups_of
-from hloexec.tools.triaging.settings import Settings
-from hloexec.tools.triaging.storing import Store
+from hloexec.tools.triaging.collecting import Settings, Store, cases_of
+from hloexec.tools.triaging.running import groups_of
 from tests.here import triaging_here
 
 BEFORE = """HloModule m
@@ -193,7 +191,7 @@ ENTRY e { z = s32[] parameter(0)
   ROOT w = s32[] while(z), condition=c, body=b }
 """
     _pair(tmp_path, "endless", endless, endless.replace("add(i, i)", "multiply(i, i)"))
-    monkeypatch.setattr(working, "_STARTING_SECONDS", 200.0)
+    monkeypatch.setattr(judging, "_STARTING_SECONDS", 200.0)
     (module,) = hloexec.triage(tmp_path, timeout=1, minify=False).modules
     assert (module.outcome, module.reason) == ("timed out", "it took more than 1 s")
     assert 1 < module.seconds < 100
@@ -210,26 +208,26 @@ def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monke
         return [module.outcome for module in found.modules], [module.is_reused for module in found.modules]
 
     with monkeypatch.context() as patched:
-        patched.setattr(working, "_STARTING_SECONDS", 0.0)
-        patched.setattr(working, "_COMMAND", "import time; time.sleep(60)")
+        patched.setattr(judging, "_STARTING_SECONDS", 0.0)
+        patched.setattr(judging, "_COMMAND", "import time; time.sleep(60)")
         assert outcomes(0.5) == (["timed out"] * 2, [False] * 2)
         assert outcomes(0.5) == (["timed out"] * 2, [True] * 2)
-        patched.setattr(working, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
+        patched.setattr(judging, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
         # What was ended by its limits is tried again where these are larger.
         assert outcomes(30) == (["crashed"] * 2, [False] * 2)
     assert outcomes(60) == (["not compared", "out of memory"], [False] * 2)
     # More time does not help a text that is no HLO.
-    monkeypatch.setattr(working, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
+    monkeypatch.setattr(judging, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
     assert outcomes(90) == (["not compared", "crashed"], [True, False])
 
 
 def test_what_was_found_before_a_search_took_too_long_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pair(tmp_path / "modules", "a", BEFORE, SWAPPED)
     script = (
-        "import os; from hloexec.tools.triaging import judging, working;"
-        "judging.explained_pair = lambda *given: os.abort(); working.work()"
+        "import os; from hloexec.tools.triaging import judging;"
+        "judging.explained_pair = lambda *given: os.abort(); judging.work()"
     )
-    monkeypatch.setattr(working, "_COMMAND", script)
+    monkeypatch.setattr(judging, "_COMMAND", script)
     (module,) = hloexec.triage(tmp_path / "modules", minify=False).modules
     assert module.outcome == "differ" and module.blamed is not None and module.blamed.instruction == "difference"
     assert module.is_cut and "SIGABRT" in module.notes[-1]
@@ -321,7 +319,7 @@ def test_a_text_in_utf_16_is_a_module(tmp_path: Path) -> None:
 
 
 def test_results_are_kept_by_what_is_in_files_not_by_their_names(tmp_path: Path) -> None:
-    from hloexec.tools.triaging.settings import Settings
+    from hloexec.tools.triaging.collecting import Settings
 
     for name in ("a", "b"):
         _pair(tmp_path / "modules", name, BEFORE, SWAPPED)
@@ -386,7 +384,7 @@ def test_a_fault_that_results_do_not_show_is_the_same_cause_as_where_they_do() -
 
 
 def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    from hloexec.tools.triaging.storing import read_json, write_json
+    from hloexec.tools.triaging.collecting import read_json, write_json
 
     outputs = (hloexec.triaging.OutputDifference("0", "f32[4]", "f32[4]", "different", 4, max_ulps=float("inf")),)
     module = _module("a", "dot", "tf32", outputs=outputs, notes=("x",))

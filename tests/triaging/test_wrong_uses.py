@@ -116,9 +116,7 @@ def test_a_wrong_use_says_what_is_wrong(line: str, message: str, capsys: pytest.
 
 
 def test_a_damaged_result_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    from hloexec.tools.triaging.collecting import cases_of
-    from hloexec.tools.triaging.settings import Settings
-    from hloexec.tools.triaging.storing import Store
+    from hloexec.tools.triaging.collecting import Settings, Store, cases_of
 
     settings = Settings(**json.loads(Path("kept/triage.json").read_text())["settings"])
     store = Store.opened(Path("kept"), settings)

@@ -6,14 +6,13 @@ their last use, and passes values that a caller keeps without copying them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 from hloexec.core.ir import FirstElement, Module
 from hloexec.core.structs import frozen
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.plan.memory import entry_peak_bytes
-from hloexec.errors import HloWarning, ResourceError, UnsupportedError
+from hloexec.errors import ResourceError, UnsupportedError, unwarned
 from hloexec.ops.registry import Role, role_of
 
 
@@ -32,7 +31,7 @@ def run_estimate(module: Module) -> RunEstimate | None:
     Raises VerificationError where the module is not well-formed.
     """
     # The substitutes for unknown constants do not affect the memory of a run.
-    with warnings.catch_warnings(action="ignore", category=HloWarning):
+    with unwarned():
         try:
             plan = plan_of(module)
         except UnsupportedError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from hloexec.analysis.numerics.error_maps import ErrorMap
+from hloexec.analysis.numerics.leaves import ErrorMap
 from hloexec.analysis.numerics.measuring import ElementDifference, Measured
 from hloexec.analysis.numerics.tolerances import CHECK_ERRORS, Tolerance
 from hloexec.core.structs import frozen, told

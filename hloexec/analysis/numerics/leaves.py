@@ -1,19 +1,28 @@
-"""The arrays of a value, by tuple index, and their elements, block by block."""
+"""The arrays of a value, by tuple index, their statistics, and where their errors are.
+
+Everything is computed block by block in logical order, so that a value of gigabytes takes megabytes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
 
 from hloexec.core.arrays import as_array
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import ElementType, Kind, element_type, element_type_of
+from hloexec.core.ir import ArrayShape
 from hloexec.core.pytrees import branches
-from hloexec.core.values import WHOLE, Array, Token, index_of
+from hloexec.core.structs import UNTOLD, define, frozen, told
+from hloexec.core.values import WHOLE, Array, Token, Value, index_of, leaves
 from hloexec.core.wording import listing, natural_number
 from hloexec.errors import InputError, warn
 from hloexec.language.literals.pairing import pairings
+from hloexec.ops.traits import Index
 
 _DEEPEST = 10_000
 
@@ -80,6 +89,13 @@ def relabelled(side: Mapping[str, Array], sizes: Mapping[str, tuple[int, ...]]) 
     return {leaf: side[key] for leaf, key in found.items()}
 
 
+def labelled_like(side: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, Array]:
+    """The same with the labels of another value; a lone leaf has the label of the other's, if that is alone, too."""
+    if len(side) == len(other) == 1:
+        side = dict(zip(other, side.values(), strict=True))
+    return relabelled(side, {label: array.shape for label, array in other.items()})
+
+
 def _sortable(label: str) -> str:
     """A label whose numbers are sorted as numbers."""
     return ".".join(part.rjust(20, "0") if natural_number(part) is not None else part for part in label.split("."))
@@ -97,3 +113,186 @@ def blocks(size: int, *arrays: Array) -> Iterator[tuple[Array, ...]]:
     pieces = np.nditer(bits, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=size)
     for _ in pieces:
         yield tuple(np.ascontiguousarray(pieces[k]).view(array.dtype) for k, array in enumerate(arrays))
+
+
+_MOST_ROWS = 12
+_MOST_COLUMNS = 48
+_MARKS = (" ", "·", "░", "▒", "▓", "█")
+_LIMITS = (0.0, 1.0, 10.0, 100.0, 1000.0)
+
+
+@frozen(eq=False)
+class ErrorMap:
+    """The worst error in each cell of a grid over an array's last two dimensions, in units of the tolerance.
+
+    0 if all elements of the cell are equal, up to 1 if they are within the tolerance, infinity if one is NaN or
+    infinite or the tolerance is zero. The leading dimensions are overlaid. `rows` and `columns` are the sizes of the
+    two dimensions; the grid has at most 12 by 48 cells.
+    """
+
+    rows: int
+    """The size of the last dimension but one."""
+    columns: int
+    """The size of the last dimension."""
+    cells: Array
+    """f64 [grid rows, grid columns]."""
+
+    def lines(self) -> list[str]:
+        """The grid as text: blank for the same, `·` within tolerance, `░▒▓█` up to 10, 100, 1000 times it, beyond."""
+        return ["".join(_MARKS[int(np.searchsorted(_LIMITS, cell))] for cell in row) for row in self.cells.tolist()]
+
+    @property
+    @told
+    def grid(self) -> list[list[float]]:
+        """The worst error in units of the tolerance, by the rows of the grid."""
+        grid: list[list[float]] = self.cells.tolist()
+        return grid
+
+
+class MapMaker:
+    """Fills a grid, given errors by the flat places of their elements."""
+
+    def __init__(self, dimensions: tuple[int, ...]) -> None:
+        self._columns = dimensions[-1] if dimensions else 1
+        self._rows = dimensions[-2] if len(dimensions) > 1 else 1
+        grid = min(self._rows, _MOST_ROWS), min(self._columns, _MOST_COLUMNS)
+        self._cells = np.zeros(grid)
+
+    def add(self, places: Array, severities: Array) -> None:
+        """Take elements into account."""
+        row, column = places // self._columns % self._rows, places % self._columns
+        rows, columns = self._cells.shape
+        cell = (row * rows // self._rows) * columns + column * columns // self._columns
+        worst = np.where(np.isnan(severities), math.inf, severities)
+        np.maximum.at(self._cells.reshape(-1), cell, worst)
+
+    def result(self) -> ErrorMap:
+        """The grid as it is now."""
+        return ErrorMap(self._rows, self._columns, self._cells)
+
+
+_BLOCK = 1 << 18
+"""Number of elements processed at a time: their f64 copies stay in the L2 cache."""
+_ENERGY_BLOCK = 1 << 15
+
+
+@frozen
+class LeafStatistics:
+    """Statistics of one leaf of a value.
+
+    `minimum`, `maximum`, `mean` and `standard_deviation` (of the population) are over the finite elements, in f64, and
+    None if there are none; `minimum` and `maximum` of integers are exact. For complex numbers they are over absolute
+    values, for preds over 0 and 1. `hash` is blake2b, 6 bytes in hexadecimal, of the elements in logical order; it does
+    not depend on layout, strides or dimensions.
+    """
+
+    index: Index
+    element_type: ElementType = attrs.field(metadata=UNTOLD)
+    dimensions: tuple[int, ...] = attrs.field(metadata=UNTOLD)
+    byte_size: int
+    minimum: float | int | None = None
+    maximum: float | int | None = None
+    mean: float | None = None
+    standard_deviation: float | None = None
+    nan_count: int = 0
+    infinity_count: int = 0
+    hash: str = ""
+
+    @property
+    @told
+    def shape(self) -> str:
+        """The shape, as HLO text."""
+        return str(ArrayShape(self.element_type, self.dimensions))
+
+
+def statistics(value: Value) -> list[LeafStatistics]:
+    """The statistics of every leaf of a value, depth first."""
+    return [_leaf_statistics(index, leaf) for index, leaf in leaves(value)]
+
+
+def energy_of(array: Array) -> float:
+    """The sum of the squares of the elements, in f64."""
+    repeats = math.prod(size for size, stride in zip(array.shape, array.strides, strict=True) if not stride)
+    if repeats > 1:
+        # What a broadcast repeats is added up once.
+        array = array[tuple(slice(None if stride else 1) for stride in array.strides)]
+    flat = array.reshape(-1)
+    total = 0.0
+    for start in range(0, flat.size, _ENERGY_BLOCK):
+        block = flat[start : start + _ENERGY_BLOCK]
+        block = block.astype(np.complex128 if block.dtype.kind == "c" else np.float64)
+        total += float(np.vdot(block, block).real)
+    return total * float(repeats)
+
+
+def _leaf_statistics(index: Index, leaf: Array | Token) -> LeafStatistics:
+    if isinstance(leaf, Token):
+        return LeafStatistics(index, element_type("token"), (), 0)
+    its_type = element_type_of(leaf.dtype)
+    digest = hashlib.blake2b(digest_size=6)
+    moments = _Moments()
+    for (block,) in blocks(_BLOCK, leaf):
+        digest.update(block.view(np.uint8).data)
+        moments.add(block, its_type)
+    return LeafStatistics(
+        index,
+        its_type,
+        leaf.shape,
+        leaf.nbytes,
+        minimum=moments.minimum,
+        maximum=moments.maximum,
+        mean=moments.mean if moments.count else None,
+        standard_deviation=float(np.sqrt(moments.squares / moments.count)) if moments.count else None,
+        nan_count=moments.nan_count,
+        infinity_count=moments.infinity_count,
+        hash=digest.hexdigest(),
+    )
+
+
+@define
+class _Moments:
+    """Count, mean and sum of squared deviations, merged block by block (Chan, Golub and LeVeque, 1979)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    minimum: float | int | None = None
+    maximum: float | int | None = None
+    nan_count: int = 0
+    infinity_count: int = 0
+
+    def add(self, block: Array, its_type: ElementType) -> None:
+        """Take a block of elements into account."""
+        if its_type.is_complex:
+            block = self._finite(np.abs(block.astype(np.complex128)))
+        elif its_type.is_floating:
+            block = self._finite(block.astype(np.float32 if its_type.bits < 32 else its_type.storage))
+        elif its_type.kind is Kind.PRED:
+            block = block.view(np.uint8)
+        else:
+            block = block.astype(its_type.compute, copy=False)
+        if not block.size:
+            return
+        low, high = block.min().item(), block.max().item()
+        self.minimum = low if self.minimum is None else min(self.minimum, low)
+        self.maximum = high if self.maximum is None else max(self.maximum, high)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._merge(block.astype(np.float64))
+
+    def _finite(self, block: Array) -> Array:
+        finite = np.isfinite(block)
+        if finite.all():
+            return block
+        self.nan_count += int(np.isnan(block).sum())
+        self.infinity_count += int(np.isinf(block).sum())
+        return block[finite]
+
+    def _merge(self, block: Array) -> None:
+        mean = float(block.mean())
+        block -= mean
+        block *= block
+        count = self.count + block.size
+        delta = mean - self.mean
+        self.squares += float(block.sum()) + delta * delta * (self.count * block.size / count)
+        self.mean += delta * (block.size / count)
+        self.count = count

@@ -1,4 +1,12 @@
-"""Measuring the difference of two arrays of one shape, block by block: values of gigabytes take megabytes to compare.
+"""Measuring the difference of two arrays of one shape, block by block, in ULPs and in tolerances.
+
+Units in the last place: the number of representable values between two numbers.
+
+A unit in the last place (ULP) is the distance from a number to the next one that its element type can represent. Two
+numbers of one type are as many ULPs apart as there are steps from one to the other; two numbers of different types are
+compared in the narrower one, to which the wider is rounded first.
+
+Measuring the difference of two arrays of one shape, block by block: values of gigabytes take megabytes to compare.
 
 The first pass determines the magnitude of the numbers, so that no square overflows; the second compares the elements.
 Blocks with equal bits cost little more than reading them.
@@ -12,15 +20,186 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.analysis.numerics.error_maps import ErrorMap, MapMaker
-from hloexec.analysis.numerics.leaves import blocks
-from hloexec.analysis.numerics.severities import absolute_errors, exceeds, severities, tolerates_nothing
+from hloexec.analysis.numerics.leaves import ErrorMap, MapMaker, blocks
 from hloexec.analysis.numerics.tolerances import Tolerance
-from hloexec.analysis.numerics.ulps import magnitudes, narrower, same_bits, ulp_distances
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import DType, ElementType, element_type_of
+from hloexec.core.precision import largest_number, part_type, smallest_normal, unit_roundoff
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
-from hloexec.ops.common import wide
+from hloexec.ops.common import narrow, wide
+
+
+def are_comparable(first: ElementType, second: ElementType) -> bool:
+    """Whether numbers of both types can be compared with each other: both floats, both complex, both integers."""
+    return first is second or (first.kind is second.kind) or (first.is_integral and second.is_integral)
+
+
+def narrower(first: ElementType, second: ElementType) -> ElementType:
+    """The type of the two with the shorter significand (the fewer bits, where they have none)."""
+    return min(first, second, key=lambda entry: (part_type(entry).mantissa_bits, entry.bits))
+
+
+def same_bits(actual: Array, expected: Array) -> Array:
+    """Whether elements of two arrays of one type have the same bits or are both NaN (complex: part by part).
+
+    Of types narrower than a byte, only their own bits count.
+    """
+    entry = element_type_of(actual.dtype)
+    if entry.is_complex:
+        part = part_type(entry).storage
+        return np.asarray(same_bits(_parts(actual, part), _parts(expected, part)).all(-1))
+    patterns = [_patterns(array, entry) for array in (actual, expected)]
+    same = patterns[0] == patterns[1]
+    if entry.has_nan and not same.all():
+        same |= np.isnan(actual) & np.isnan(expected)
+    return np.asarray(same)
+
+
+def magnitudes(values: Array) -> Array:
+    """The absolute values of what `wide` gives; of integers and preds as f64."""
+    return np.asarray(np.abs(values.astype(np.float64) if values.dtype.kind in "iub" else values))
+
+
+def ulp_distances(actual: Array, expected: Array) -> Array:
+    """How far elements are apart in the narrower of the two types: counts of representable values, as f64.
+
+    Integers: the difference. Floats: the steps from one to the other, both zeros being one value; infinity lies one
+    step beyond the largest number, the distance from NaN to a number is infinite, from NaN to NaN zero. Complex: the
+    absolute difference in units of the distance between neighbours of their parts' type at |expected|.
+    """
+    entry = narrower(element_type_of(actual.dtype), element_type_of(expected.dtype))
+    with np.errstate(all="ignore"):
+        if entry.is_complex:
+            return _complex_distances(actual, expected, entry)
+        if not entry.is_floating:
+            return _integer_distances(wide(actual), wide(expected))
+        first, second = (_rounded(array, entry) for array in (actual, expected))
+        distances = _float_distances(_patterns(first, entry), _patterns(second, entry), entry)
+        if entry.has_nan:
+            nan, its_nan = np.isnan(first), np.isnan(second)
+            distances[nan | its_nan] = np.inf
+            distances[nan & its_nan] = 0.0
+    return distances
+
+
+def _parts(array: Array, part: DType) -> Array:
+    return np.ascontiguousarray(array).reshape(*array.shape, 1).view(part)
+
+
+def _patterns(array: Array, entry: ElementType) -> Array:
+    patterns = np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.itemsize}")
+    return patterns & ((1 << entry.bits) - 1) if entry.bits < 8 else patterns
+
+
+def _rounded(array: Array, entry: ElementType) -> Array:
+    return array if array.dtype == entry.storage else narrow(wide(array), entry)
+
+
+def _float_distances(first: Array, second: Array, entry: ElementType) -> Array:
+    sign = 1 << entry.bits - 1 if entry.has_sign else 0
+    mask = first.dtype.type(~sign & ((1 << 8 * first.itemsize) - 1))
+    steps, its_steps = ((patterns & mask).astype(np.uint64) for patterns in (first, second))
+    unlike = ((first ^ second) & first.dtype.type(sign)) != 0
+    gaps = np.maximum(steps, its_steps) - np.minimum(steps, its_steps)
+    return np.asarray(np.where(unlike, steps + its_steps, gaps), np.float64)
+
+
+def _integer_distances(first: Array, second: Array) -> Array:
+    """|first − second|, rounded to f64 only once it is known."""
+    if first.dtype == np.bool_:
+        return np.asarray((first != second).astype(np.float64))
+    larger, smaller = np.maximum(first, second), np.minimum(first, second)
+    if larger.dtype.kind == "f":  # of s64 and u64 NumPy makes f64
+        return np.asarray(larger - smaller)
+    return (larger.astype(np.uint64) - smaller.astype(np.uint64)).astype(np.float64)
+
+
+def _complex_distances(actual: Array, expected: Array, entry: ElementType) -> Array:
+    first, second = wide(actual), wide(expected)
+    magnitude = np.maximum(np.abs(second), smallest_normal(entry))
+    spacing: Array = np.exp2(np.floor(np.log2(magnitude))) * 2 * unit_roundoff(entry)
+    distances: Array = np.abs(first - second) / spacing
+    distances[np.isnan(distances)] = np.inf
+    distances[(first == second) | (np.isnan(first) & np.isnan(second))] = 0.0
+    return distances
+
+
+def agreement(actual: Array, expected: Array, tolerance: Tolerance, scales: Array | None) -> Array:
+    """Which elements of two arrays of one type agree within a tolerance: pred, of their dimensions."""
+    with np.errstate(all="ignore"):
+        x, y = wide(actual), wide(expected)
+        ulps = ulp_distances(actual, expected)
+        narrow = element_type_of(actual.dtype)
+        found = severities(x, y, absolute_errors(x, y, ulps), ulps, tolerance, narrow, scales)
+        return np.asarray(same_bits(actual, expected) | ~exceeds(found, tolerance))
+
+
+def severities(
+    x: Array,
+    y: Array,
+    errors: Array,
+    ulps: Array,
+    tolerance: Tolerance,
+    narrow: ElementType,
+    scales: Array | None = None,
+    means: Array | None = None,
+) -> Array:
+    """The errors in units of the tolerance, NaN counting as infinite.
+
+    `scales` are the elements' own, where a tolerance was measured (`numerics.sampling.spread`), and `means`
+    those of the samples it was measured by. With them an error is the distance of the side that is farther from the
+    mean, where that is less: two honest sides share an error, while a fault is of one of them.
+    """
+    if tolerates_nothing(tolerance):
+        return np.where(np.isnan(errors), np.inf, errors)
+    found = np.full(errors.shape, np.inf)
+    if tolerance.rtol or tolerance.atol or tolerance.factor:
+        if not tolerance.is_given and x.dtype.kind in "fc":
+            # Beyond the largest number, a rounding decides between it and infinity.
+            x, y = _clipped(x, narrow), _clipped(y, narrow)
+            errors = np.abs(x - y)
+            if means is not None:
+                errors = np.fmin(errors, np.maximum(np.abs(x - means), np.abs(y - means)))
+        sizes = magnitudes(y)
+        allowed = tolerance.rtol * np.where(np.isfinite(sizes), sizes, 0.0)
+        if scales is not None:
+            allowed = np.hypot(allowed, tolerance.factor * scales)
+        allowed = allowed + tolerance.atol
+        found = np.where(errors == 0, 0.0, errors / allowed)
+    if tolerance.ulp is not None:
+        found = np.fmin(found, np.where(ulps == 0, 0.0, ulps / tolerance.ulp))
+    return np.where(np.isnan(found), np.inf, found)
+
+
+def exceeds(severity: Array, tolerance: Tolerance) -> Array:
+    """Which severities a tolerance does not allow."""
+    if not tolerates_nothing(tolerance):
+        return np.asarray(severity > 1)
+    # Who gives a tolerance of zero means numbers, of which −0 and +0 are one; else bits are meant.
+    return np.asarray(severity > 0) if tolerance.is_given else np.ones(severity.shape, np.bool_)
+
+
+def tolerates_nothing(tolerance: Tolerance) -> bool:
+    """Whether elements must be the same."""
+    return not (tolerance.rtol or tolerance.atol or tolerance.factor or tolerance.ulp)
+
+
+def absolute_errors(x: Array, y: Array, ulps: Array) -> Array:
+    """|x − y|: infinite or NaN where either is not finite, unless they are the same infinity."""
+    if x.dtype.kind not in "fc":
+        return ulps
+    return np.where(x == y, 0.0, np.abs(x - y))
+
+
+def _clipped(values: Array, entry: ElementType) -> Array:
+    """Infinities replaced by the largest number of a type."""
+    largest = largest_number(entry)
+    if values.dtype.kind == "c":
+        clipped = values.copy()
+        clipped.real, clipped.imag = _clipped(values.real, entry), _clipped(values.imag, entry)
+        return clipped
+    return np.where(np.isinf(values), np.copysign(largest, values), values)
+
 
 PERCENTILES = (50, 90, 99, 100)
 _BLOCK = 1 << 16
@@ -86,7 +265,7 @@ class Measured:
     mean_relative_error: float | None
     """The mean of these errors."""
     ulp_percentiles: dict[int, float]
-    """Errors in units in the last place of the narrower type (`numerics.ulps`), by percentiles: the 100th is the
+    """Errors in units in the last place of the narrower type (`numerics.measuring`), by percentiles: the 100th is the
     maximum, the others are exact up to 64 and within 3 % beyond."""
     cosine: float | None
     """The cosine of the angle between both arrays as vectors, over their finite elements."""

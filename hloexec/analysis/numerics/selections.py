@@ -24,6 +24,7 @@ from hloexec.engine.exec.observers import Event
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.reduction.reducers import chooses_by_order
 from hloexec.ops.registry import Role, operation_name, role_of, traits_of
+from hloexec.ops.traits import Index
 
 _MOST_STEPS = 10_000
 _TOP_K = ("topk", "TopK", "__gpu$TopK")
@@ -61,11 +62,11 @@ class Selection:
     """What gives the leaf the dimensions of the instruction that makes the indices."""
     instruction: Instruction
     """What makes the indices."""
-    values_leaf: tuple[int, ...] | None = None
+    values_leaf: Index | None = None
     """The leaf of the result that holds the selected values themselves, where there is one."""
 
 
-def selections_of(module: Module) -> dict[tuple[int, ...], Selection]:
+def selections_of(module: Module) -> dict[Index, Selection]:
     """The index leaves of a module's result, by their index paths."""
     leaves = dict(leaf_shapes(module.entry.result_shape))
     origins = {index: _origin(module, ModuleValue(module.entry, module.entry.root, index)) for index in leaves}
@@ -255,9 +256,7 @@ def _is_integral(instruction: Instruction) -> bool:
     return isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_integral
 
 
-def _values_leaf(
-    origins: Mapping[tuple[int, ...], tuple[ModuleValue, Steps]], index: tuple[int, ...]
-) -> tuple[int, ...] | None:
+def _values_leaf(origins: Mapping[Index, tuple[ModuleValue, Steps]], index: Index) -> tuple[int, ...] | None:
     """The leaf that comes from another result of the same instruction in the same way."""
     place, steps = origins[index]
     for other, (its_place, its_steps) in origins.items():

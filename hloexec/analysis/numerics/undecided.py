@@ -8,7 +8,6 @@ one in its place is or, where a result is made of more than that, if it is NaN o
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -29,7 +28,7 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices
 from hloexec.engine.options import Options
-from hloexec.errors import HloError, HloWarning
+from hloexec.errors import HloError, unwarned
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.flow import make_parameter
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -164,7 +163,7 @@ def open_elements(
     module does not run."""
     observer = _Observer(module, values)
     constants = "zeros" if elided is None else elided
-    with warnings.catch_warnings(action="ignore", category=HloWarning):
+    with unwarned():
         try:
             run_devices(module, inputs, numerics=numerics, elided=constants, unknown="zeros", observers=[observer])
         except HloError:

@@ -23,9 +23,9 @@ from hloexec.language import literals
 from hloexec.language.origins import hlo_line
 from hloexec.report.running.stepping import level_line, listing, statistics_lines, stop_lines, value_lines
 from hloexec.tools.stepping.breakpoints import parsed
-from hloexec.tools.stepping.expressions import expression, value_of_text
+from hloexec.tools.stepping.conditions import expression, value_of_text
+from hloexec.tools.stepping.controlling import Level, Stop
 from hloexec.tools.stepping.stepper import Stepper, found_instruction
-from hloexec.tools.stepping.stops import Level, Stop
 
 
 def require_nothing(name: str, rest: str) -> None:

@@ -269,7 +269,7 @@ def accumulated_type(entry: ElementType) -> ElementType:
 
 
 _FUNCTION_ERROR = 4.0
-"""Errors of functions, in units of roundoff of the type they are computed in; see `numerics.error_budget`."""
+"""Errors of functions, in units of roundoff of the type they are computed in; see `numerics.tolerances`."""
 
 
 @frozen(eq=False)

@@ -251,6 +251,11 @@ class Product:
     right: Axes
     where: Place
 
+    @property
+    def sides(self) -> tuple[tuple[Axes, Axes], ...]:
+        """Both sides, and the other way round."""
+        return (self.left, self.right), (self.right, self.left)
+
 
 @define(eq=False)
 class UnionFind:

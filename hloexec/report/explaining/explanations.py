@@ -14,7 +14,7 @@ from hloexec.core.wording import count_text, number_text, plural
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation, Trial
-from hloexec.tools.watching.findings import Ranked
+from hloexec.tools.watching.recording import Ranked
 
 _MOST_BARS = 12
 

@@ -15,7 +15,7 @@ from hloexec.report.layout import next_steps, plain_table, titled
 from hloexec.report.registry import Report
 from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
 from hloexec.tools.nan_search.findings import Element, Finding, Link, NanSearch
-from hloexec.tools.watching.findings import Ranked
+from hloexec.tools.watching.recording import Ranked
 
 _VERBS = {
     "overflow": "overflows",
@@ -156,4 +156,4 @@ def _view(found: NanSearch, top: int, command: Callable[..., str]) -> Renderable
     return nan_view(found, "the module", devices, top, command)
 
 
-REPORTS = {NanSearch: Report(_view, ranking=_ranking, watch="hloexec.tools.watching.values.watch_values")}
+REPORTS = {NanSearch: Report(_view, ranking=_ranking, watch="hloexec.tools.watching.recording.watch_values")}

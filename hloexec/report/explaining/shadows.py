@@ -13,9 +13,9 @@ from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.report.tables import extract_command, place_lines
 from hloexec.tools.shadowing import Decision, LeafError, SampledDigits, ShadowRun
-from hloexec.tools.shadowing.digits import CONFIDENCE
-from hloexec.tools.shadowing.kinds import KINDS
-from hloexec.tools.watching.findings import Ranked
+from hloexec.tools.shadowing.places import KINDS
+from hloexec.tools.shadowing.running import CONFIDENCE
+from hloexec.tools.watching.recording import Ranked
 
 _MOST_BARS = 12
 
@@ -184,4 +184,4 @@ def _view(found: ShadowRun, top: int, command: Callable[..., str]) -> Renderable
     return shadow_view(found, "the module", devices, top, command)
 
 
-REPORTS = {ShadowRun: Report(_view, _figures, _ranking, watch="hloexec.tools.shadowing.watching.watch")}
+REPORTS = {ShadowRun: Report(_view, _figures, _ranking, watch="hloexec.tools.shadowing.observer.watch")}

@@ -25,7 +25,7 @@ from hloexec.report.html.plots import Mark, Point, along, heat_map, spectrum
 from hloexec.report.html.renderables import blocks_of, no_links
 from hloexec.report.registry import module_of, ranked
 from hloexec.tools.graphing import Colours
-from hloexec.tools.watching.findings import Ranked, Seen, Watched
+from hloexec.tools.watching.recording import Ranked, Seen, Watched
 
 
 @frozen(eq=False)

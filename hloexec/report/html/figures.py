@@ -10,7 +10,7 @@ from hloexec.report.html.content import Figure
 from hloexec.report.html.plots import heat_map, spectrum
 from hloexec.report.html.renderables import Linker
 from hloexec.report.registry import report_of
-from hloexec.tools.watching.sampling import Grid, error_sample
+from hloexec.tools.watching.recording import Grid, error_sample
 
 _MOST_LEAVES = 4
 

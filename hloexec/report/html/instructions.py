@@ -15,7 +15,7 @@ from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.html.content import Line, Part
 from hloexec.report.html.renderables import linked
-from hloexec.tools.watching.findings import Column, Key
+from hloexec.tools.watching.recording import Column, Key
 
 _CONTEXT = 7
 """Lines of HLO on either side of an instruction."""

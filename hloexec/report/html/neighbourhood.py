@@ -13,7 +13,7 @@ from hloexec.errors import HloError, UnsupportedError, printable
 from hloexec.report.html.content import Figure
 from hloexec.report.html.instructions import anchor_of
 from hloexec.tools.graphing import Colours, graph, quantity
-from hloexec.tools.watching.findings import Key
+from hloexec.tools.watching.recording import Key
 
 _SCALE = 4 / 3
 """From points to pixels."""

@@ -13,7 +13,7 @@ from hloexec.core.values import Array
 from hloexec.core.wording import byte_text, count_text, number_text, plural
 from hloexec.report.html.content import Figure
 from hloexec.report.html.drawing import ACCENT, BAD, GRID, INK, MUTED, Canvas, drawing, end_of
-from hloexec.tools.watching.sampling import Grid, Spectrum
+from hloexec.tools.watching.recording import Grid, Spectrum
 
 _MOST_BINS = 36
 _MOST_COLUMNS = 640

@@ -17,8 +17,7 @@ from hloexec.report.html.building import Subject, page_of
 from hloexec.report.html.drawing import require_extra
 from hloexec.report.registry import module_of, ranked, report_of
 from hloexec.tools.diffing import Diff
-from hloexec.tools.watching.findings import Watched
-from hloexec.tools.watching.values import watched
+from hloexec.tools.watching.recording import Watched, watched
 
 MOST_DETAILS = 20
 """Instructions of which a page has plots, unless it is told otherwise."""

@@ -21,7 +21,7 @@ from hloexec.language.text import format_shape
 from hloexec.language.text.dumps.lines import index_text
 from hloexec.report.layout import plain_table, titled, with_rest
 from hloexec.report.registry import Figures, Linker, Report
-from hloexec.tools.watching.findings import Column, Key, Ranked, Watched
+from hloexec.tools.watching.recording import Column, Key, Ranked, Watched
 
 _LONGEST_SHAPE = 60
 

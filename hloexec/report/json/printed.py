@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from hloexec.analysis.numerics.statistics import LeafStatistics
+from hloexec.analysis.numerics.leaves import LeafStatistics
 from hloexec.core.structs import frozen
 
 

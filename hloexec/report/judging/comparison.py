@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict
-from hloexec.analysis.numerics.measuring import ElementDifference, Measured
-from hloexec.analysis.numerics.severities import tolerates_nothing
+from hloexec.analysis.numerics.measuring import ElementDifference, Measured, tolerates_nothing
 from hloexec.core.dtypes import element_type
 from hloexec.core.wording import count_text, listing, natural_number, number_runs, number_text, plural
 from hloexec.report.layout import TerminalOnly, plain_table, with_rest

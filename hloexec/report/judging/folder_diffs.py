@@ -15,7 +15,7 @@ from hloexec.report.layout import command_text, plain_table, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.diffing import Diff
 from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff
-from hloexec.tools.watching.findings import Ranked
+from hloexec.tools.watching.recording import Ranked
 
 _STYLES = {
     "differ": "bold red",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
+from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
 from hloexec.language.origins import hlo_line, source_lines

@@ -17,7 +17,7 @@ from hloexec.report.registry import Figures, Linker, Report
 from hloexec.report.units import seconds_text
 from hloexec.tools.diffing import Diff
 from hloexec.tools.golden.checking import GoldenCheck, Outcome
-from hloexec.tools.golden.folder import INPUTS, MODULE, OURS, Golden
+from hloexec.tools.golden.recording import INPUTS, MODULE, OURS, Golden
 
 _STYLES = {
     Outcome.PASSED: "green",

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import LeafStatistics, statistics
+from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, leaves
 from hloexec.core.wording import braced, number_text, on_devices, plural
 from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen
-from hloexec.tools.stepping.stops import Level, Stop
+from hloexec.tools.stepping.controlling import Level, Stop
 
 _SHOWN_ELEMENTS = 200
 _EDGE_ELEMENTS = 4

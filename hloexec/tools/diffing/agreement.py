@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.analysis.numerics.error_budget import Chain
-from hloexec.analysis.numerics.severities import agreement
-from hloexec.analysis.numerics.tolerances import Tolerance
-from hloexec.analysis.numerics.ulps import narrower
+from hloexec.analysis.numerics.measuring import agreement, narrower
+from hloexec.analysis.numerics.tolerances import Chain, Tolerance
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hloexec.analysis.numerics.error_budget import LAMBDA, Chain
+from hloexec.analysis.numerics.tolerances import LAMBDA, Chain
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation
 from hloexec.core.precision import largest_number, smallest_normal, unit_roundoff

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 
 import attrs
 
-from hloexec.analysis.numerics.error_budget import LAMBDA, Chain, chains_of, own_chain, summing, worst
+from hloexec.analysis.numerics.tolerances import LAMBDA, Chain, chains_of, own_chain, summing, worst
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, flat_shapes
 from hloexec.core.precision import unit_roundoff
 from hloexec.ops.attributes import computation_names

@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from hloexec.analysis.numerics.error_budget import Chain
+from hloexec.analysis.numerics.tolerances import Chain
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen

@@ -14,10 +14,10 @@ from hloexec.analysis.dataflow.open_values import open_values
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison
 from hloexec.analysis.numerics.comparison import Verdict as Outcome
+from hloexec.analysis.numerics.measuring import same_bits
+from hloexec.analysis.numerics.sampling.decided import settled
 from hloexec.analysis.numerics.sampling.runs import Sampled, sampled_in_stages
 from hloexec.analysis.numerics.sampling.spread import Spread
-from hloexec.analysis.numerics.sequential import settled
-from hloexec.analysis.numerics.ulps import same_bits
 from hloexec.core.arguments import (
     listed,
     require_integer,

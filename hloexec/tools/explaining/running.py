@@ -1,21 +1,38 @@
-"""`explain`: which numerics policy gives what is expected of a module."""
+"""`explain`: which numerics policy gives what is expected of a module, or of its instructions one by one.
+
+What instructions gave on the other side: by names, in a trace, or in a folder of literals.
+
+A computation may run often, in loops and on several devices. What one of its runs gave on one device is a *frame*: the
+operands of an instruction are looked up in the frame that its result is from.
+
+Explaining the values of instructions one by one, where those of the other side are known.
+
+Each is computed from the operands that it had on the other side, so that only its own numerics show: by what rounding
+leaves of it, as results of modules are. Where the other side does not say what an operand was, that is computed, too,
+from what it says. In loops and on several devices, an instruction is explained in several of its runs at once.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Unpack
 
 import attrs
 import numpy as np
 
-from hloexec.analysis.numerics.leaves import leaves_of, relabelled
-from hloexec.analysis.numerics.ulps import are_comparable
+from hloexec.analysis.numerics.leaves import labelled_like, leaves_of
+from hloexec.analysis.numerics.measuring import are_comparable
 from hloexec.analysis.numerics.undecided import UndecidedLeaves
 from hloexec.core.arguments import listed, require_integer, require_module, require_number, wrong
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import Module
+from hloexec.core.files import opened
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
@@ -26,17 +43,271 @@ from hloexec.engine.exec.plans import require_policy_names
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
-from hloexec.errors import InputError, ResourceError
+from hloexec.errors import HloError, InputError, ResourceError, os_errors_named
+from hloexec.language.interop.literals import literal_value
+from hloexec.language.literals import load_arrays
+from hloexec.language.origins import hlo_line, source_lines
+from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import narrow
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy, numerics_policy
+from hloexec.ops.registry import Role, role_of
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation
-from hloexec.tools.explaining.other_side import Frame, frames_of_names, frames_of_trace, given_arrays
-from hloexec.tools.explaining.per_instruction import explained_instructions
 from hloexec.tools.explaining.searching import Found, search
-from hloexec.tools.explaining.trying import OutOfTimeError, Trials, timeout_until
-from hloexec.tools.explaining.units import most_runs
-from hloexec.tools.explaining.values import Leaves
-from hloexec.tools.tracing.reading import Trace
+from hloexec.tools.explaining.trying import Leaves, OutOfTimeError, Trials, most_runs, timeout_until
+from hloexec.tools.extraction.running import needs_devices, slice_module, slice_of
+from hloexec.tools.tracing.running import Trace
+
+
+@frozen(eq=False)
+class Frame:
+    """The values of a computation in one of its runs, on one device."""
+
+    computation: str
+    run: str
+    """The path of the run, `loop[2]:body`; empty for that of the entry computation."""
+    device: int
+    values: dict[str, Callable[[], Array]]
+    """By the names of instructions; a trace is read only where they are asked for."""
+
+
+def frames_of_names(module: Module, given: Mapping[str, Array], inputs: Sequence[Value]) -> list[Frame]:
+    """One frame for each computation with instructions of these names; of several that have one of the same name, the
+    entry computation is meant, else the first. InputError where there is none, or a value does not fit."""
+    named = {name.removeprefix("%"): array for name, array in given.items()}
+    homes: dict[str, str] = {}
+    for computation in (module.entry, *module):
+        for instruction in computation:
+            homes.setdefault(instruction.name, computation.name)
+    unknown = [name for name in named if name not in homes]
+    if unknown:
+        raise InputError(f"values are given for {listing(unknown, 4)}, but {module.name} has no such instruction")
+    frames = _with_inputs(module, [inputs], {})
+    for name, array in named.items():
+        home = homes[name]
+        _require_fit(module.by_name[home].by_name[name], array)
+        frame = frames.setdefault(("", home, 0), Frame(home, "", 0, {}))
+        frame.values[name] = partial(_itself, array)
+    return list(frames.values())
+
+
+def frames_of_trace(module: Module, trace: Trace, inputs: Sequence[Sequence[Value]]) -> list[Frame]:
+    """The frames of all runs and devices in a trace, of computations and instructions that the module has, too."""
+    frames = _with_inputs(module, inputs, {})
+    for event in trace:
+        computation = module.by_name.get(event.computation)
+        instruction = None if computation is None else computation.by_name.get(event.instruction)
+        if instruction is None or len(event.arrays) != 1 or event.arrays[0].index:
+            continue
+        record = event.arrays[0]
+        shape = instruction.shape
+        if not isinstance(shape, ArrayShape) or (shape.element_type, shape.dimensions) != (
+            record.shape.element_type,
+            record.shape.dimensions,
+        ):
+            raise InputError(f"the trace has {record.shape} for %{event.instruction}, but it is {shape}")
+        run = event.name.removesuffix(event.instruction).removesuffix("/")
+        for device in event.devices:
+            key = run, event.computation, device
+            frame = frames.setdefault(key, Frame(event.computation, run, device, {}))
+            frame.values[event.instruction] = partial(trace.array, record)
+    return list(frames.values())
+
+
+def _with_inputs(
+    module: Module, inputs: Iterable[Sequence[Value]], frames: dict[tuple[str, str, int], Frame]
+) -> dict[tuple[str, str, int], Frame]:
+    """Frames of the entry computation that know the inputs of each device."""
+    for device, row in enumerate(inputs):
+        pairs = zip(module.entry.parameters, row, strict=True)
+        known: dict[str, Callable[[], Array]] = {
+            parameter.name: partial(_itself, value) for parameter, value in pairs if isinstance(value, np.ndarray)
+        }
+        frames["", module.entry.name, device] = Frame(module.entry.name, "", device, known)
+    return frames
+
+
+def _itself(array: Array) -> Array:
+    return array
+
+
+def _require_fit(instruction: Instruction, array: Array) -> None:
+    shape = instruction.shape
+    if not isinstance(shape, ArrayShape) or shape.dimensions != array.shape:
+        raise InputError(
+            f"the value given for %{instruction.name} has dimensions {list(array.shape)}, but it is {shape}"
+        )
+    if element_type_of(array.dtype) is not shape.element_type:
+        raise InputError(
+            f"the value given for %{instruction.name} is {element_type_of(array.dtype)}, but it is {shape}"
+        )
+
+
+def given_arrays(values: object) -> dict[str, Array]:
+    """Arrays by names of instructions; InputError where it is something else."""
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)
+    found = {}
+    for name, value in values.items():
+        (pair,) = leaves_of({name: value}, "other side's") if not isinstance(value, (tuple, list, Mapping)) else (None,)
+        if pair is None:
+            raise wrong("values", f"arrays, but that of {name!r} is a tuple", value)
+        found[name] = pair[1]
+    return found
+
+
+def read_literals(folder: str | os.PathLike[str]) -> dict[str, Array]:
+    """The arrays of a folder with a file for each instruction, named as it is: `.pb`, a serialized LiteralProto as XLA
+    writes it, or `.npy`. InputError where there is none, or one is damaged."""
+    found: dict[str, Array] = {}
+    for path in _files(Path(folder)):
+        if path.stem in found:
+            raise InputError(f"{os.fspath(folder)!r} has two files for %{path.stem}")
+        if path.suffix == ".npy":
+            (found[path.stem],) = load_arrays(path).values()
+            continue
+        with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
+            data = file.read()
+        try:
+            value = literal_value(data)
+        except InputError as error:
+            raise InputError(f"{os.fspath(path)!r} is not a LiteralProto: {error.message}") from error
+        # Tuples are put together of what instructions give that have files of their own.
+        if isinstance(value, np.ndarray):
+            found[path.stem] = value
+    if not found:
+        raise InputError(
+            f"{os.fspath(folder)!r} is not a trace, and has no files of instructions' values, NAME.pb or NAME.npy"
+        )
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    with os_errors_named(f"read {os.fspath(folder)!r}"):
+        yield from sorted(path for path in folder.iterdir() if path.suffix in (".pb", ".npy"))
+
+
+_MOST_RUNS = 150
+"""Of the search for one instruction."""
+_MOST_FRAMES = 12
+"""Runs of an instruction that are looked at, evenly spread."""
+
+
+def explained_instructions(
+    module: Module,
+    frames: Sequence[Frame],
+    policies: Sequence[NumericsPolicy],
+    trials: Trials,
+    options: Options,
+) -> tuple[int, list[InstructionExplanation]]:
+    """How many instructions were looked at, and those that rounding alone does not explain, in data-flow order."""
+    by_computation: dict[str, list[Frame]] = {}
+    for frame in frames:
+        by_computation.setdefault(frame.computation, []).append(frame)
+    count, found = 0, []
+    for computation in module:
+        for instruction in computation:
+            having = [each for each in by_computation.get(computation.name, ()) if instruction.name in each.values]
+            if not having or role_of(instruction) is Role.PARAMETER or not trials.has_time():
+                continue
+            explanation = _explained(
+                module, computation, instruction, having, by_computation, policies, trials.end, options
+            )
+            if explanation is not None:
+                count += 1
+                if explanation.verdict in (Explained.POLICY, Explained.NONE):
+                    found.append(explanation)
+    trials.is_over = trials.is_over or not trials.has_time()
+    return count, found
+
+
+@frozen(eq=False)
+class _Part:
+    """The instruction, and what it takes to compute it, as a module."""
+
+    module: Module
+    boundary: tuple[str, ...]
+    runs: Sequence[Sequence[Frame]]
+    """Of each, the frames of one device, or of all if they exchange something."""
+    options: Options
+
+    def __call__(self, policy: NumericsPolicy, end: float) -> list[Value]:
+        found: list[Value] = []
+        for devices in self.runs:
+            rows = [[frame.values[name]() for name in self.boundary] for frame in devices]
+            given = attrs.evolve(self.options, numerics=policy, timeout=timeout_until(end))
+            found += run_with(self.module, rows, given)[: len(devices)]
+        return found
+
+
+def _part_of(
+    module: Module,
+    computation: Computation,
+    target: str,
+    frames: Sequence[Frame],
+    known: Collection[str],
+    options: Options,
+) -> _Part | None:
+    """The part that computes an instruction; None where that is none, where the values that it is made of are not
+    known, or where it runs computations whose instructions are explained by themselves."""
+    common = set(frames[0].values).intersection(*(frame.values for frame in frames[1:]))
+    cuts = [each.name for each in computation if each.name in common and each.name != target]
+    try:
+        part = slice_of(computation, target, cuts=cuts)
+    except InputError:
+        return None
+    runs_known = any(
+        name in known and role_of(computation.by_name[inside]) is not Role.KERNEL
+        for inside in part.inside
+        for name in computation_names(computation.by_name[inside].attributes)
+    )
+    if runs_known or not common.issuperset(part.boundary):
+        return None
+    runs: list[list[Frame]] = [[frame] for frame in frames]
+    if needs_devices(part, module):
+        by_run: dict[str, list[Frame]] = {}
+        for frame in frames:
+            by_run.setdefault(frame.run, []).append(frame)
+        whole = {frame.device for frame in frames}
+        runs = [sorted(each, key=lambda frame: frame.device) for each in by_run.values() if len(each) == len(whole)]
+    else:
+        options = attrs.evolve(options, replicas=None, partitions=None)
+    step = -(-len(runs) // _MOST_FRAMES)
+    return _Part(slice_module(module, part), part.boundary, runs[:: max(1, step)], options)
+
+
+def _explained(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    frames: Sequence[Frame],
+    known: Collection[str],
+    policies: Sequence[NumericsPolicy],
+    end: float,
+    options: Options,
+) -> InstructionExplanation | None:
+    """What explains the values of an instruction; None where it cannot be computed by itself."""
+    part = _part_of(module, computation, instruction.name, frames, known, options)
+    if part is None:
+        return None
+    trials = Trials(part, {}, _MOST_RUNS, end)
+    given = [frame.values[instruction.name]() for devices in part.runs for frame in devices]
+    try:
+        trials.expected = dict(zip(trials.reference, given, strict=True))
+        found = search(part.module, trials, policies)
+    except (HloError, OutOfTimeError, ValueError):
+        # A part may lack what it needs of the host, or of devices whose values are not known.
+        return None
+    return InstructionExplanation(
+        name=instruction.name,
+        opcode=instruction.opcode,
+        hlo=hlo_line(instruction),
+        verdict=found.verdict,
+        best=found.best,
+        alike=found.alike,
+        source=tuple(map(str, source_lines(module, instruction))),
+        runs=len(given),
+        is_complete=not trials.is_over,
+    )
 
 
 def explain(
@@ -178,9 +449,7 @@ def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
 
 def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
     """What is expected, by the labels and in the types of the module's result; InputError where it does not fit."""
-    if len(theirs) == len(ours) == 1:
-        theirs = dict(zip(ours, theirs.values(), strict=True))
-    theirs = relabelled(theirs, {label: array.shape for label, array in ours.items()})
+    theirs = labelled_like(theirs, ours)
     missing = [label for label in ours if label not in theirs]
     surplus = [label for label in theirs if label not in ours]
     if missing or surplus:

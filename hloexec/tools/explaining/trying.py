@@ -1,4 +1,15 @@
-"""Trying a policy: the runs of a module that a search asks for, made once each, and how near each comes."""
+"""Trying policies for a module or some of its instructions, and how near each comes to what is expected.
+
+Let e be what is expected, p what a policy gives, and s what random rounding under `reference` does to an element (its
+spread, and the last rounding of either side). What remains is (e − p)/s. With δ = (p − c)/s the effect of a policy p as
+opposed to another, c, the share of that effect in what is expected is
+
+    t = ⟨(e − c)/s, δ⟩ / ⟨δ, δ⟩,
+
+the coefficient of the regression of e − c on p − c: 1 where p is what happened, 0 where c is. Rounding moves t, too;
+how far is measured: the same coefficient of runs that round at random, instead of e, is the error of t, however errors
+of elements depend on one another.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +22,221 @@ from functools import cached_property
 import attrs
 import numpy as np
 
+from hloexec.analysis.calls import entered_computations
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import LeafComparison
-from hloexec.analysis.numerics.measuring import measure
-from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread
+from hloexec.analysis.numerics.leaves import leaves_of
+from hloexec.analysis.numerics.measuring import measure, narrower, same_bits, ulp_distances
+from hloexec.analysis.numerics.sampling.runs import Samples
+from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread, Spreads
 from hloexec.analysis.numerics.tolerances import measured_tolerance
-from hloexec.analysis.numerics.ulps import narrower, same_bits, ulp_distances
 from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import Module
+from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value
+from hloexec.core.values import Array, Value, join_values
 from hloexec.errors import EvaluationError, ResourceError, UnsupportedError
-from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, mixed
+from hloexec.ops.common import is_inexact, wide
+from hloexec.ops.policies.backends import concerns
+from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy, combined, mixed
 from hloexec.tools.explaining.findings import Trial
-from hloexec.tools.explaining.values import Leaves, Scale, coefficient, leaves_from, same, size_of, spreads_of
+from hloexec.tools.summary import summarize_computations
+
+_WORK = 10**11
+"""Operations that a search may take, of contractions and beside them."""
+_OF_AN_INSTRUCTION = 20_000
+"""Operations that take as long as an instruction of few elements does."""
+_RUNS = (60, 1000)
+"""A search has so many runs at least, and at most."""
+
+
+@frozen
+class Group:
+    """Some instructions of one opcode."""
+
+    opcode: str
+    names: tuple[str, ...]
+    """As policies name them: `body/dot.3`."""
+
+    def parts(self, count: int) -> list[Group]:
+        """The group in so many parts of neighbours, at most."""
+        size = -(-len(self.names) // max(1, count))
+        return [Group(self.opcode, self.names[at : at + size]) for at in range(0, len(self.names), size)]
+
+
+def single_units(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[str]:
+    """The instructions that a policy may compute otherwise, in the order in which they run, but for those for which
+    `base` has a policy that contradicts it."""
+    return [
+        f"{computation.name}/{instruction.name}"
+        for computation in entered_computations(module)
+        for instruction in computation
+        if concerns(policy, computation, instruction)
+        and all(combined(part, policy) for part in base.of(computation.name, instruction.name).plain_parts)
+    ]
+
+
+def groups_of(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[Group]:
+    """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
+    found: dict[str, list[str]] = {}
+    for name in single_units(module, policy, base):
+        home, _, instruction = name.partition("/")
+        found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
+    return [Group(opcode, tuple(names)) for opcode, names in found.items()]
+
+
+def spelled(module: Module, policy: NumericsPolicy) -> NumericsPolicy:
+    """The same policy with all that is chosen for instructions spelled out, each by its name."""
+    found: NumericsPolicy = policy
+    for part in policy.chosen_parts:
+        if part not in policy.plain_parts:
+            continue
+        names = [name for group in groups_of(module, part) for name in group.names]
+        having = [name for name in names if part in policy.of(*name.split("/", 1)).plain_parts]
+        bare = found.without_default(part)
+        spelled = mixed(bare, part, having)
+        found = spelled if spelled is not None else found
+    return found
+
+
+def most_runs(module: Module) -> int:
+    """How many runs of a module a search may take: so that the same question has the same answer on any machine, it is
+    work that is limited, not time. Loops count as often as they say."""
+    work = sum(
+        summary.flops + summary.runs * summary.instructions * _OF_AN_INSTRUCTION
+        for summary in summarize_computations(module)
+    )
+    return min(max(_WORK // max(1, work), _RUNS[0]), _RUNS[1])
+
+
+Leaves = dict[str, Array]
+"""The arrays of a result, by label."""
+FAR = 1e6
+"""Elements that are further off, or a number on one side only, count as this many units."""
+_MOST = 1 << 18
+"""Number of elements that are looked at, evenly spread."""
+_REWEIGHTINGS = 15
+
+
+def leaves_from(results: Sequence[Value], which: str) -> Leaves:
+    """The leaves of the results of one or several devices."""
+    return dict(leaves_of(join_values(results), which))
+
+
+def spreads_of(samples: Sequence[Leaves]) -> dict[str, Spread]:
+    """What rounding does to the elements of each leaf of floats, as runs show it that round at random."""
+    found = {}
+    for label, first in samples[0].items():
+        if not is_inexact(first):
+            continue
+        moments = Samples(first)
+        if all(label in sample and moments.fits(sample[label]) for sample in samples):
+            for sample in samples[1:]:
+                moments.add(sample[label])
+            found[label] = moments.spread(has_means=True)
+    return found
+
+
+@frozen(eq=False)
+class Scale:
+    """The units of the elements, and how a result becomes a vector of them."""
+
+    labels: tuple[str, ...]
+    units: Mapping[str, Array]
+    step: int
+    """Of so many elements, one is looked at."""
+
+    @classmethod
+    def of(cls, expected: Leaves, spreads: Spreads) -> Scale:
+        """The units for what is expected: of floats, where there are any; else elements are right or wrong."""
+        floats = {label: array for label, array in expected.items() if is_inexact(array)}
+        labels = tuple(floats or expected)
+        step = max(1, math.ceil(sum(expected[label].size for label in labels) / _MOST))
+        units = {}
+        for label, array in floats.items():
+            entry = element_type_of(array.dtype)
+            sizes = np.nan_to_num(np.abs(wide(array.reshape(-1)[::step])), posinf=0.0)
+            last = sizes * unit_roundoff(entry)
+            smallest = float(np.finfo(np.float64).smallest_normal if entry.bits >= 64 else 2.0**-149)
+            units[label] = np.maximum(last, smallest)
+            if entry.is_complex:
+                units[label] = np.repeat(units[label], 2)
+        return cls(labels, units, step).widened(spreads)
+
+    def widened(self, spreads: Spreads) -> Scale:
+        """Units that are as large as these spreads, too."""
+        units = dict(self.units)
+        for label in self.labels:
+            spread = spreads.get(label)
+            if spread is None or label not in units:
+                continue
+            scales = np.nan_to_num(_taken(spread.scales, self.step).astype(np.float64), posinf=0.0)
+            if scales.size and units[label].size % scales.size == 0:
+                units[label] = np.hypot(units[label], np.repeat(scales, units[label].size // scales.size))
+        return attrs.evolve(self, units=units)
+
+    def vector(self, ours: Leaves, theirs: Leaves) -> Array:
+        """(ours − theirs)/s, elements that are no numbers on either side being equal."""
+        parts = [np.zeros(0)]
+        for label in self.labels:
+            first, second = (_taken(side[label], self.step) for side in (ours, theirs))
+            if label not in self.units:
+                parts.append((first > second).astype(np.float64) - (first < second))
+                continue
+            with np.errstate(all="ignore"):
+                found = np.clip((first - second) / self.units[label], -FAR, FAR)
+            finite = np.isfinite(first) & np.isfinite(second)
+            alike = (first == second) | (np.isnan(first) & np.isnan(second))
+            parts.append(np.where(finite, found, np.where(alike, 0.0, FAR)))
+        return np.concatenate(parts)
+
+
+def _taken(array: Array, step: int) -> Array:
+    """Some elements of an array in one dimension; of complex numbers both parts."""
+    found = np.ascontiguousarray(wide(array.reshape(-1)[::step]))
+    return found.view(np.float64) if found.dtype.kind == "c" else found
+
+
+def coefficient(vector: Array, effect: Array) -> float:
+    """The coefficient of the regression of a vector on an effect."""
+    return float(np.dot(vector, effect) / max(float(np.dot(effect, effect)), 1e-300))
+
+
+def shares_of(rest: Array, effects: Sequence[Array | None]) -> tuple[list[float], list[float]]:
+    """How much of each effect is in what remains, by a regression, and the errors of that if those of elements were
+    independent.
+
+    Elements that it fits badly count less, the more so the worse (Cauchy's weights): where effects do not add up. An
+    effect that is smaller than rounding counts as none.
+    """
+    known = [number for number, effect in enumerate(effects) if effect is not None and effect.any()]
+    found, errors = [0.0] * len(effects), [math.inf] * len(effects)
+    if not known:
+        return found, errors
+    matrix = np.array([effects[number] for number in known])
+    weights = np.ones(rest.size)
+    for _ in range(_REWEIGHTINGS):
+        # As if each share were 0 or so beforehand, and every element had an error of one unit.
+        inverse = np.linalg.inv((matrix * weights) @ matrix.T + np.eye(len(known)))
+        solution = inverse @ ((matrix * weights) @ rest)
+        residuals = rest - solution @ matrix
+        usual = max(1.0, 1.5 * float(np.median(np.abs(residuals))))
+        weights = 1 / (1 + np.square(residuals / usual))
+    for number, share, variance in zip(known, solution.tolist(), np.diag(inverse).tolist(), strict=True):
+        found[number], errors[number] = share, usual * math.sqrt(max(variance, 0.0))
+    return found, errors
+
+
+def size_of(vector: Array) -> float:
+    """What size elements have that are all about as large: √(exp(mean(ln(1 + x²))) − 1). Other than the root of the
+    mean square, it hardly sees a few huge ones; these are counted by themselves."""
+    return math.sqrt(math.expm1(float(np.mean(np.log1p(np.square(vector)))))) if vector.size else 0.0
+
+
+def same(ours: Leaves, theirs: Leaves) -> bool:
+    """Whether two results have the same bits."""
+    return all(bool(same_bits(ours[label], theirs[label]).all()) for label in theirs)
+
 
 Run = Callable[[NumericsPolicy, float], Sequence[Value]]
 """Runs a module under a policy; ResourceError where it takes longer than until then, by `time.monotonic`."""
@@ -226,7 +439,7 @@ class Trials:
         sizes = [size_of(self.scale.vector(sample, result)) for sample in self.samples(policy)]
         return max(_root_mean_square(np.array(sizes)), _FEW_ROUNDINGS)
 
-    def _is_usual(self, policy: NumericsPolicy, off: _Off, spreads: Mapping[str, Spread]) -> bool:
+    def _is_usual(self, policy: NumericsPolicy, off: _Off, spreads: Spreads) -> bool:
         """Whether as many elements are as far off in further runs with random rounding, which the spreads do not know:
         where roundings decide much, as between neighbours of a narrow type on the way, few samples do not show all."""
         total = sum(array.size for array in self.expected.values())
@@ -290,7 +503,7 @@ class _Off:
     """The largest error, in units of what rounding explains."""
 
     @classmethod
-    def of(cls, theirs: Leaves, ours: Leaves, spreads: Mapping[str, Spread], samples: Sequence[Leaves]) -> _Off:
+    def of(cls, theirs: Leaves, ours: Leaves, spreads: Spreads, samples: Sequence[Leaves]) -> _Off:
         """Those of a result that differ from ours."""
         found = [
             _unexplained(ours[label], array, spreads.get(label), [sample[label] for sample in samples])

@@ -4,7 +4,6 @@
 runs the module up to the instruction, and records the values that enter the slice. `running.extract` does both.
 """
 
-from hloexec.tools.extraction.running import Extraction, Rerun, extract
-from hloexec.tools.extraction.slicing import Slice, slice_module, slice_of
+from hloexec.tools.extraction.running import Extraction, Rerun, Slice, extract, slice_module, slice_of
 
 __all__ = ["Extraction", "Rerun", "Slice", "extract", "slice_module", "slice_of"]

@@ -1,10 +1,16 @@
-"""`extract`: an instruction and everything it depends on, as a separate module."""
+"""`extract`: an instruction and everything it depends on, as a separate module with recorded inputs.
+
+A slice has an interior, which the new module computes, and a boundary, whose values become its parameters. Names,
+layouts and metadata are kept.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
@@ -17,22 +23,333 @@ from hloexec.analysis.numerics.comparison import LeafComparison
 from hloexec.core.arguments import listed, require_integer, require_module, require_path, require_text, texts
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import require_new_folder, whole_folder
-from hloexec.core.ir import ArrayShape, Instruction, Module, Shape
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value, arrays_of
-from hloexec.core.wording import argument, on_devices
+from hloexec.core.wording import argument, listing, on_devices, quoted, suggestion
 from hloexec.engine.devices.topology import device_counts, topology_of
-from hloexec.engine.exec.observers import Observer
+from hloexec.engine.exec.observers import Event, Observer
 from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.running import run_devices, run_with
+from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import InputError
 from hloexec.language import literals
 from hloexec.language.verifier import explained
-from hloexec.tools.extraction.naming import holding_computation, instruction_name, run_path
-from hloexec.tools.extraction.recording import Enough, Occurrence, Recorder
-from hloexec.tools.extraction.slicing import Slice, needs_devices, slice_module, slice_of
+from hloexec.ops.attributes import computation_names
+from hloexec.ops.control.flow import make_parameter
+from hloexec.ops.registry import Role, exchanges, find_opcode, role_of, traits_of
+
+
+@frozen
+class Slice:
+    """The instructions of a computation that one of them needs."""
+
+    computation: Computation
+    target: str
+    inside: tuple[str, ...]
+    """What is computed, in the order of the text; tokens that the slice begins with are among them."""
+    boundary: tuple[str, ...]
+    """What is given, in the order of the text."""
+
+
+def slice_of(
+    computation: Computation,
+    target: str,
+    *,
+    depth: int | None = None,
+    cuts: Iterable[str] = (),
+    keep_devices: bool = True,
+) -> Slice:
+    """The instructions of `computation` that `target` needs, back to its parameters.
+
+    With `depth`, at most this many levels of operands: 1 is the instruction alone. `cuts` are inputs, too, and so is
+    whatever would be another value in another run: random numbers from a state, and what comes from a host. Without
+    `keep_devices`, what exchanges values with other devices is given as well, unless it is the target. Constants are
+    always inside, unless the text elides their values. Of tuples, only the elements in use are given.
+
+    Raises InputError where an instruction is not there, a cut would go through an asynchronous pair, or the target
+    gives no value that a module could.
+    """
+    by_name = computation.by_name
+    given = {name.removeprefix("%") for name in cuts}
+    _require_target(computation, target, given, depth)
+
+    def is_cut(instruction: Instruction, steps: int) -> bool:
+        role, opens = role_of(instruction), traits_of(instruction).opens
+        if role is Role.CONSTANT:
+            return bool(instruction.attributes.literal.is_elided)
+        if role is Role.PARAMETER or instruction.name in given or _is_unrepeatable(instruction):
+            return True
+        if not keep_devices and _needs_devices(instruction):
+            return not opens
+        # A start without its done, and the other way round, are no program.
+        return depth is not None and steps >= depth and not opens
+
+    inside: set[str] = set()
+    boundary: set[str] = set()
+    steps = {target: 0}
+    pending = deque([target])
+    while pending:
+        name = pending.popleft()
+        instruction = by_name[name]
+        if name != target and is_cut(instruction, steps[name]):
+            boundary.add(name)
+            continue
+        inside.add(name)
+        for operand in instruction.operands:
+            if operand not in by_name:
+                raise InputError(f"%{name} in computation {computation.name} names %{operand}, which is not there")
+            if operand not in steps:
+                steps[operand] = steps[name] + 1
+                pending.append(operand)
+    _open_tuples(computation, target, inside, boundary)
+    tokens = {name for name in boundary if _is_token(by_name[name].shape)}
+    names = [instruction.name for instruction in computation]
+    return Slice(
+        computation,
+        target,
+        tuple(name for name in names if name in inside or name in tokens),
+        tuple(name for name in names if name in boundary and name not in tokens),
+    )
+
+
+def _require_target(computation: Computation, target: str, given: Collection[str], depth: int | None) -> None:
+    """Raise InputError unless `target` can be the result of a slice."""
+    by_name = computation.by_name
+    for name in (target, *given):
+        if name not in by_name:
+            raise InputError(f"computation {computation.name} has no instruction {quoted(name)}")
+    if depth is not None and depth < 1:
+        raise InputError(f"{argument('depth')} must be at least 1, but is {depth}")
+    root = by_name[target]
+    if role_of(root) is Role.PARAMETER:
+        raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")
+    if target in given:
+        raise InputError(f"%{target} is the instruction to extract, and cannot be given at once")
+    if traits_of(root).opens or _is_unrepeatable(root):
+        raise InputError(f"%{target} is a {root.opcode}, which cannot be the result of a module; extract what uses it")
+
+
+def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | None = None) -> Module:
+    """The module that computes a slice: its boundary are the parameters, in order, and its target is the result.
+
+    `shapes` are those of boundary values that are not as declared (where float widths are mixed). Called computations
+    come along. Tokens at the boundary are created by the new module.
+    """
+    shapes = shapes or {}
+    number = {name: position for position, name in enumerate(slice_.boundary)}
+    inside = set(slice_.inside)
+    instructions = []
+    for instruction in slice_.computation:
+        name = instruction.name
+        if name in number:
+            shape, metadata = shapes.get(name, instruction.shape), instruction.metadata
+            instructions.append(
+                make_parameter(name, shape, number[name], metadata=metadata, sharding=instruction.sharding)
+            )
+        elif name in inside:
+            is_made_here = instruction.operands and inside.issuperset(instruction.operands)
+            if role_of(instruction) is not Role.TOKEN and _is_token(instruction.shape) and not is_made_here:
+                # A token out of nothing stands for one that came from outside.
+                shape, metadata = instruction.shape, instruction.metadata
+                instruction = Instruction(name=name, shape=shape, opcode="after-all", metadata=metadata)
+            predecessors = tuple(other for other in instruction.control_predecessors if other in inside)
+            instructions.append(attrs.evolve(instruction, control_predecessors=predecessors, span=None))
+    # Where the text has an instruction before its operands, a parameter still may stand first.
+    instructions.sort(key=lambda entry: role_of(entry) is not Role.PARAMETER)
+    entry = Computation(name=slice_.computation.name, instructions=tuple(instructions), root_name=slice_.target)
+    called = {name for instruction in instructions for name in computation_names(instruction.attributes)}
+    needed = {
+        computation.name
+        for name in called & module.by_name.keys()
+        for computation in callees_first(module, module.by_name[name])
+    }
+    kept = [computation for computation in module if computation.name in needed] if needed else []
+    if entry.name in needed:
+        raise InputError(f"computation {entry.name} calls itself")
+    return Module(
+        name=f"{module.name}_{slice_.target}".replace("-", "_"),
+        computations=(*kept, entry),
+        entry_name=entry.name,
+        is_scheduled=module.is_scheduled,
+        replica_count=module.replica_count,
+        num_partitions=module.num_partitions,
+        frontend_attributes=module.frontend_attributes,
+        stack_frames=module.stack_frames,
+        unknown_attributes=module.unknown_attributes,
+    )
+
+
+def needs_devices(slice_: Slice, module: Module) -> bool:
+    """Whether a slice, or what it calls, exchanges values with other devices or asks which one it is."""
+    pending = [slice_.computation.by_name[name] for name in slice_.inside]
+    seen: set[str] = set()
+    while pending:
+        instruction = pending.pop()
+        if _needs_devices(instruction):
+            return True
+        for name in computation_names(instruction.attributes):
+            if name not in seen:
+                seen.add(name)
+                pending.extend(module.by_name[name])
+    return False
+
+
+def _needs_devices(instruction: Instruction) -> bool:
+    role = role_of(instruction)
+    is_open = role is Role.MACHINE and traits_of(instruction).opens
+    return is_open or role in (Role.PARTITION_ID, Role.REPLICA_ID) or exchanges(instruction)
+
+
+def _is_unrepeatable(instruction: Instruction) -> bool:
+    """Whether it gives other values in another run, or does something besides: it is cut."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.role is not Role.MACHINE:
+        return entry is not None and not entry.is_pure
+    return entry.exchange is None and not entry.traits.opens
+
+
+def _open_tuples(computation: Computation, target: str, inside: set[str], boundary: set[str]) -> None:
+    """Give elements in place of tuples of which only elements are used."""
+    by_name = computation.by_name
+    users: dict[str, list[str]] = defaultdict(list)
+    for name in inside:
+        for operand in by_name[name].operands:
+            users[operand].append(name)
+    pending = list(boundary)
+    while pending:
+        name = pending.pop()
+        if not isinstance(by_name[name].shape, TupleShape):
+            continue
+        its_users = users[name]
+        if target in its_users or any(role_of(by_name[user]) is not Role.GET_TUPLE_ELEMENT for user in its_users):
+            continue
+        boundary.discard(name)
+        inside.difference_update(its_users)
+        boundary.update(its_users)
+        pending.extend(its_users)
+
+
+def _is_token(shape: Shape) -> bool:
+    return not isinstance(shape, TupleShape) and getattr(shape, "is_token", False)
+
+
+def run_path(instruction: str) -> str | None:
+    """The path of a run, such as `loop[2]:body/fusion/add.3`; None where it is a mere name."""
+    return instruction if "/" in instruction or re.search(r"\[\d+\]", instruction) else None
+
+
+def instruction_name(instruction: str) -> str:
+    """The name of the instruction, of which a path may have been given."""
+    return instruction.rpartition("/")[2].removeprefix("%")
+
+
+def holding_computation(
+    module: Module, instruction: str, in_computation: str | None = None, entry_name: str | None = None
+) -> Computation:
+    """The computation that has the instruction; InputError where there is none, or where there are several."""
+    path, name = run_path(instruction), instruction_name(instruction)
+    if in_computation is not None:
+        found = module.by_name.get(in_computation.removeprefix("%"))
+        if found is None:
+            raise InputError(f"module {module.name} has no computation {in_computation!r}")
+        if name not in found.by_name:
+            raise InputError(f"computation {found.name} has no instruction {quoted(name)}")
+        return found
+    holders = [computation for computation in module if name in computation.by_name]
+    if path is not None and len(holders) > 1:
+        callers = re.sub(r"\[\d+\](?::[^/]*)?", "", path).split("/")[:-1]
+        wanted = _called(module, callers, path, entry_name)
+        holders = [computation for computation in holders if computation.name == wanted] or holders
+    if not holders:
+        known = [instruction.name for computation in module for instruction in computation]
+        raise InputError(f"module {module.name} has no instruction {quoted(name)}{suggestion(name, known, 3)}")
+    if len(holders) > 1:
+        names = listing((computation.name for computation in holders), 8)
+        raise InputError(f"{len(holders)} computations have an instruction {name!r}: {names}; say which one")
+    return holders[0]
+
+
+def _called(module: Module, callers: Sequence[str], path: str, entry_name: str | None) -> str | None:
+    """The computation at the end of a path of calls."""
+    current = module.by_name.get(entry_name or module.entry_name)
+    for part, caller in zip(path.split("/"), callers, strict=False):
+        if current is None or caller.partition(":")[0] not in current.by_name:
+            return None
+        chosen = part.partition(":")[2]
+        names = list(computation_names(current.by_name[caller.partition(":")[0]].attributes))
+        current = module.by_name.get(chosen or (names[0] if names else ""))
+    return None if current is None else current.name
+
+
+class Enough(BaseException):
+    """Ends a run: everything is recorded. No error, so nothing on the way may take it for one."""
+
+
+@frozen
+class Occurrence:
+    """Which run of an instruction is meant; None where any will do, and then the first is."""
+
+    instruction: str
+    computation: str
+    path: str | None = None
+    """As `Event.name` gives it."""
+    iteration: int | None = None
+    """Of the innermost loop around it."""
+
+    def is_met(self, event: Event) -> bool:
+        is_named = event.instruction.name == self.instruction and event.computation.name == self.computation
+        is_iteration = self.iteration is None or event.iteration == self.iteration
+        return is_named and is_iteration and (self.path is None or event.name == self.path)
+
+
+class Recorder:
+    """Keeps what the boundary of a slice held when the instruction ran, for each of some devices."""
+
+    def __init__(self, occurrence: Occurrence, boundary: Collection[str], devices: Collection[int]) -> None:
+        self._occurrence = occurrence
+        self._boundary = frozenset(boundary)
+        self.missing = set(devices)
+        """The devices on which the instruction has not run."""
+        self._held: dict[tuple[str, str], dict[int, Value]] = {}
+        self.values: dict[int, dict[str, Value]] = {}
+        """What each device held at the boundary."""
+        self.results: dict[int, Value] = {}
+        self.path: str | None = None
+        self.iteration: int | None = None
+        self.iterations_seen: set[int] = set()
+        self.ran_outside_loops = False
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        if event.computation.name != self._occurrence.computation:
+            return
+        name = event.instruction.name
+        if name in self._boundary:
+            self._held.setdefault((_scope(event), name), {}).update(dict.fromkeys(event.devices, event.value))
+        if name != self._occurrence.instruction:
+            return
+        if event.iteration is not None:
+            self.iterations_seen.add(event.iteration)
+        else:
+            self.ran_outside_loops = True
+        if not self._occurrence.is_met(event) or (self.path is not None and event.name != self.path):
+            return
+        self.path, self.iteration = event.name, event.iteration
+        scope = _scope(event)
+        for device in self.missing.intersection(event.devices):
+            self.values[device] = {part: self._held[scope, part][device] for part in self._boundary}
+            self.results[device] = event.value
+        self.missing.difference_update(event.devices)
+        if not self.missing:
+            raise Enough
+
+
+def _scope(event: Event) -> str:
+    """Where the computation was called from, iterations apart: each overwrites what the one before has left."""
+    return "/".join(f"{entry.instruction.name}:{entry.computation}" for entry in event.path)
 
 
 @frozen

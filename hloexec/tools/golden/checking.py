@@ -29,18 +29,19 @@ from hloexec.engine.sharding import shard_inputs, shards_of_result
 from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.language import literals
 from hloexec.language.loading import load
-from hloexec.tools.golden.folder import (
+from hloexec.tools.golden.recording import (
     EXPECTED,
     INPUTS,
     MODULE,
     OURS,
     Golden,
     read_golden,
+    read_spreads,
+    run_golden,
     text_hash,
     without_windows_marks,
+    write_expected,
 )
-from hloexec.tools.golden.recording import run_golden, write_expected
-from hloexec.tools.golden.spreads import read_spreads
 
 if TYPE_CHECKING:
     from hloexec.tools.diffing import Diff

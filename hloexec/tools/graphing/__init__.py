@@ -5,11 +5,9 @@ bytes, as Graphviz's DOT, as SVG, and as JSON for Model Explorer.
     hloexec.graph(module, around="divide.7", colours=colours).save("divide.svg")
 """
 
-from hloexec.tools.graphing.colours import Colours, Step, quantity
-from hloexec.tools.graphing.flow import Edge
+from hloexec.tools.graphing.flow import Colours, Edge, Step, quantity
 from hloexec.tools.graphing.graphs import Cluster, Coloured, Graph, Node, graph
-from hloexec.tools.graphing.measures import byte_colours, error_colours, time_colours
-from hloexec.tools.graphing.reading import read_colours
+from hloexec.tools.graphing.measures import byte_colours, error_colours, read_colours, time_colours
 
 __all__ = [
     "Cluster",

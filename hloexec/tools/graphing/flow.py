@@ -1,20 +1,36 @@
-"""The data flow of a module as a graph, through the computations that fusions, calls, loops and conditionals run.
+"""The data flow of a module as a graph, a part of it around an instruction, and colours of its nodes.
+
+The data flow of a module as a graph, through the computations that fusions, calls, loops and conditionals run.
 
 Each computation is there once, however many instructions call it. A call or fusion that is the only caller of its
 computation is *opened*: the computation stands for it, and takes its operands and gives its result. Other callers stay
 instructions of their own, which take what the computation gives.
+
+Colours of instructions: a number for each, and a scale of steps that says which numbers have which colour.
+
+The scale of quantities is logarithmic, since errors, times and sizes differ by powers of ten. Its colours go from light
+to dark, so that they can be told apart without seeing hues; those of verdicts differ in lightness, too.
+
+What an instruction is computed from, and what is computed from it, as far as a number of edges.
+
+Tuples are followed element by element: from an operand of a tuple through loops and calls to those instructions that
+get just this element, and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
+
+import attrs
 
 from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import Role, role_of
+from hloexec.ops.traits import Index
 
 Place: TypeAlias = tuple[str, str]
 """An instruction: the names of its computation and of itself."""
@@ -138,3 +154,156 @@ class Flow:
 
     def _result(self, callee: str) -> Place:
         return self.giver((callee, self.module.by_name[callee].root_name))
+
+
+_RAMP = ("#fff3bf", "#ffdb7a", "#fbb257", "#ef7d3f", "#c93a31", "#a62440", "#671746")
+_DARK, _LIGHT = "#1b1f24", "#ffffff"
+
+
+@frozen
+class Step:
+    """A step of a scale: numbers up to `most`, and beyond the step before."""
+
+    most: float
+    colour: str
+    """As `#rrggbb`."""
+    label: str
+
+
+@frozen(eq=False)
+class Colours:
+    """What instructions are coloured by."""
+
+    title: str
+    values: Mapping[Place, float]
+    """The numbers, of those instructions that have one; 0 gives no colour, unless a step ends there."""
+    steps: tuple[Step, ...]
+    """From the lowest to the highest."""
+    texts: Mapping[Place, str]
+    """What is written on an instruction, in a few words."""
+    marked: frozenset[Place] = frozenset()
+    """The instructions that matter most."""
+    meaning: str = ""
+    """What is said of those that are marked."""
+    notes: Mapping[Place, str] = attrs.field(factory=dict)
+    """What else there is to say of an instruction."""
+
+    def step(self, place: Place) -> Step | None:
+        """The step of an instruction; None if it has no number, or none that is on the scale."""
+        value = self.values.get(place)
+        if value is None or not self.steps:
+            return None
+        if value == 0 and self.steps[0].most > 0:
+            return None
+        # What is no number is at least as bad as the largest one.
+        return next((step for step in self.steps if value <= step.most), self.steps[-1])
+
+
+VERDICTS = (Step(0.0, "#b7e0cf", "as before"), Step(1.0, "#f6a04d", "wrong"), Step(2.0, "#a3203c", "to blame"))
+"""The steps of verdicts: 0, 1 and 2."""
+
+
+def quantity(
+    title: str,
+    values: Mapping[Place, float],
+    text: Callable[[float], str],
+    *,
+    texts: Mapping[Place, str] | None = None,
+    marked: Iterable[Place] = (),
+    meaning: str = "",
+    notes: Mapping[Place, str] | None = None,
+    span: float = 1.0,
+) -> Colours:
+    """Colours of a quantity that is not negative, on a logarithmic scale from its least positive value to its largest,
+    or to `span` times the least if that is more; `text` writes a value of it."""
+    written = {place: text(value) for place, value in values.items() if value} if texts is None else texts
+    steps = _steps([value for value in values.values() if 0 < value < math.inf], span, text)
+    if not steps and any(not value <= 0 for value in values.values()):
+        steps = (Step(math.inf, _RAMP[-1], "not finite"),)
+    return Colours(title, values, steps, written, frozenset(marked), meaning, notes or {})
+
+
+def _steps(values: list[float], span: float, text: Callable[[float], str]) -> tuple[Step, ...]:
+    if not values:
+        return ()
+    least = min(values)
+    most = max(*values, span * least)
+    count = len(_RAMP) if most / least > 2 else 1
+    bounds = [least * (most / least) ** (number / count) for number in range(1, count)]
+    labels = [f"≤ {text(bound)}" for bound in bounds]
+    return tuple(map(Step, (*bounds, most), _RAMP[-count:], (*labels, f"≤ {text(most)}")))
+
+
+def ink(colour: str) -> str:
+    """The colour of text on a colour: the one of black and white that stands out more (WCAG 2, relative luminance)."""
+    luminance = _luminance(colour)
+    on_dark = (luminance + 0.05) / (_luminance(_DARK) + 0.05)
+    return _DARK if on_dark > (1.05 / (luminance + 0.05)) else _LIGHT
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+_PASSING = (Role.PARAMETER, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.FORWARD)
+"""What has the elements of what it takes, if that is a tuple."""
+
+State: TypeAlias = tuple[Place, Index]
+"""An instruction, and an element of its value; of the whole, the index is empty."""
+
+
+def cone(flow: Flow, starts: Sequence[Place], distance: int) -> tuple[set[Place], set[Place]]:
+    """What `starts` are computed from and what is computed from them, and which of it has neighbours left out."""
+    takes: dict[Place, list[Edge]] = {}
+    gives: dict[Place, list[Edge]] = {}
+    for edge in flow.edges:
+        takes.setdefault(edge.target, []).append(edge)
+        gives.setdefault(edge.source, []).append(edge)
+
+    def sources(state: State) -> list[State]:
+        # The element of the source that an element of the target comes from; none if it comes from another source.
+        found = (
+            (edge.source, _across(flow, edge, state[1], Role.GET_TUPLE_ELEMENT)) for edge in takes.get(state[0], ())
+        )
+        return [(place, index) for place, index in found if index is not None]
+
+    def targets(state: State) -> list[State]:
+        # The element of the target that an element of the source becomes; none if it is not in it.
+        found = ((edge.target, _across(flow, edge, state[1], Role.TUPLE)) for edge in gives.get(state[0], ()))
+        return [(place, index) for place, index in found if index is not None]
+
+    chosen = {*_reached(starts, sources, distance), *_reached(starts, targets, distance)}
+    cut = {
+        place
+        for place in chosen
+        if any(edge.source not in chosen for edge in takes.get(place, ()))
+        or any(edge.target not in chosen for edge in gives.get(place, ()))
+    }
+    return chosen, cut
+
+
+def _reached(starts: Sequence[Place], neighbours: Callable[[State], list[State]], distance: int) -> set[Place]:
+    border: list[State] = [(place, ()) for place in starts]
+    seen = set(border)
+    for _ in range(distance):
+        border = list(dict.fromkeys(near for each in border for near in neighbours(each)))
+        border = [state for state in border if state not in seen]
+        seen.update(border)
+    return {place for place, _ in seen}
+
+
+def _across(flow: Flow, edge: Edge, index: Index, packing: Role) -> Index | None:
+    """What an element is at the other end of an edge, where it is within a tuple behind what is `packing`."""
+    instruction = flow.instruction(edge.target)
+    role = role_of(instruction)
+    if edge.kind in ("condition", "control"):
+        return ()
+    if role in (Role.TUPLE, Role.GET_TUPLE_ELEMENT):
+        place = edge.operand if role is Role.TUPLE else instruction.attributes.index
+        if role is packing:
+            return (place, *index)
+        if index:
+            return index[1:] if index[0] == place else None
+    return index if role in _PASSING else ()

@@ -23,10 +23,8 @@ from hloexec.core.values import Described
 from hloexec.core.wording import listing
 from hloexec.errors import HloError, InputError
 from hloexec.language.verifier import verify
-from hloexec.tools.extraction.naming import holding_computation, instruction_name
-from hloexec.tools.graphing.colours import Colours
-from hloexec.tools.graphing.cones import cone
-from hloexec.tools.graphing.flow import Edge, Flow, Place
+from hloexec.tools.extraction.running import holding_computation, instruction_name
+from hloexec.tools.graphing.flow import Colours, Edge, Flow, Place, cone
 
 
 @frozen
@@ -121,14 +119,14 @@ class Graph(Described):
             return None
 
     def dot(self) -> str:
-        """The graph in Graphviz's language (`graphing.dot`)."""
-        from hloexec.tools.graphing.dot import dot
+        """The graph in Graphviz's language (`graphing.files`)."""
+        from hloexec.tools.graphing.files import dot
 
         return dot(self)
 
     def svg(self) -> str:
-        """The graph as an SVG image, laid out by the program `dot` (`graphing.svg`)."""
-        from hloexec.tools.graphing.svg import svg
+        """The graph as an SVG image, laid out by the program `dot` (`graphing.files`)."""
+        from hloexec.tools.graphing.files import svg
 
         return svg(self)
 

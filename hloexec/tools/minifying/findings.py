@@ -191,8 +191,6 @@ def _shortened(text: str) -> str:
 
 def _stablehlo(module: Module) -> str | None:
     """The module as StableHLO; None without jaxlib, or where it cannot be expressed so."""
-    from hloexec.tools.minifying.findings import stablehlo_text
-
     try:
         return stablehlo_text(module)
     except HloError:

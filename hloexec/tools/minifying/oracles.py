@@ -1,4 +1,4 @@
-"""Whether a module still shows the failure, judged by runs in this process.
+"""Whether a module still shows the failure, judged by runs in this process, and by what `diff` blames.
 
 An oracle says of a case whether it shows what the given module showed, and not something else: the same kind of NaN
 from finite inputs, or a difference of the same nature. What cannot be run does not show it.
@@ -6,7 +6,6 @@ from finite inputs, or a difference of the same nature. What cannot be run does 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,25 +14,114 @@ import numpy as np
 
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison
-from hloexec.analysis.numerics.leaves import relabelled
+from hloexec.analysis.numerics.leaves import labelled_like
 from hloexec.core.arguments import wrong
-from hloexec.core.ir import Module
-from hloexec.core.structs import define
+from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, flat, join_values, labelled_arrays, mapped
 from hloexec.core.wording import argument
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import value_of
 from hloexec.engine.options import Options
-from hloexec.errors import HloError, HloWarning, InputError
+from hloexec.errors import HloError, InputError, unwarned
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
+from hloexec.ops.attributes import without_computations
 from hloexec.ops.common import is_inexact, wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.diffing import Diff
-from hloexec.tools.minifying.blame import Blame, blame_of, found_by_diff
-from hloexec.tools.minifying.case import Case
+from hloexec.tools.diffing import Diff, Finding, diff
+from hloexec.tools.minifying.case import Case, part_of
 from hloexec.tools.nan_search import find_nan
 from hloexec.tools.nan_search.findings import NanSearch
+
+_RUNS = 1_000_000
+"""Runs of an instruction that a search for what is to blame takes at most."""
+
+
+@frozen
+class Blame:
+    """The kind of fault that `diff` names first. Names and sizes are no part of it, as a smaller pair has others."""
+
+    opcode: str
+    opcode_before: str | None
+    """That of what gave the right value; None where nothing did."""
+    is_written_alike: bool
+    """Whether both have the same opcode and the same attributes: what they take, or what they call, is to blame."""
+    is_added: bool = False
+    """Whether what gave the right value is a parameter that the instruction takes: the other module goes without it."""
+
+    def is_kept_by(self, other: Blame | None) -> bool:
+        """Whether another pair shows the same.
+
+        One that finds a counterpart where there was none says more of it. A counterpart in which nothing is wrong may
+        have become a parameter.
+        """
+        if other is None or other.opcode != self.opcode:
+            return False
+        return self.opcode_before is None or other == self or (other.is_added and not self.is_written_alike)
+
+    def can_be_in(self, case: Case) -> bool:
+        """Whether a pair has instructions that may be meant."""
+        assert case.other is not None
+        return _has(case.module, self.opcode) and (not self.is_written_alike or _has(case.other, self.opcode))
+
+    def __str__(self) -> str:
+        if self.opcode_before is None:
+            return f"{self.opcode}, which has no counterpart"
+        if self.is_added:
+            return f"{self.opcode}, which the other module goes without"
+        if self.is_written_alike:
+            return f"{self.opcode}, by what it is given or calls"
+        return f"{self.opcode} in place of {self.opcode_before}"
+
+
+def found_by_diff(case: Case, options: Options) -> Diff | None:
+    """What `hloexec.diff` says of the pair."""
+    assert case.other is not None
+    kept = attrs.evolve(options, timeout=None, max_iterations=None)
+    try:
+        with unwarned():
+            return diff(case.other, case.module, case.inputs, runs=_RUNS, **kept)
+    except HloError:
+        return None
+
+
+def blame_of(found: Diff | None) -> tuple[Blame | None, bool]:
+    """The fault that is named first, and whether it is certain."""
+    if found is None or not found.findings:
+        return None, False
+    first: Finding = found.findings[0]
+    after = first.after.of(found.after)
+    before = None if first.before is None else first.before.of(found.before)
+    if before is None:
+        return Blame(after.opcode, None, is_written_alike=False), first.is_certain
+    is_added = role_of(before) is Role.PARAMETER and _takes(found.after.entry, after, before.attributes.number)
+    return Blame(after.opcode, before.opcode, _are_written_alike(after, before), is_added), first.is_certain
+
+
+def _takes(entry: Computation, instruction: Instruction, number: int) -> bool:
+    """Whether an instruction of an entry computation is computed from a parameter."""
+    if entry.by_name.get(instruction.name) is not instruction:
+        return False
+    computed = [each for each in entry if role_of(each) is not Role.PARAMETER]
+    return entry.parameters[number].name in part_of(computed, [instruction.name], is_paired=True).needed
+
+
+def _has(module: Module, opcode: str) -> bool:
+    return any(each.opcode == opcode for computation in module for each in computation)
+
+
+def _are_written_alike(ours: Instruction, theirs: Instruction) -> bool:
+    kind: type = type(ours.attributes)
+    if ours.opcode != theirs.opcode or kind is not type(theirs.attributes) or not ours.shape.compatible(theirs.shape):
+        return False
+    # Each module chooses the names of computations for itself.
+    return ours.attributes is None or _said(kind, ours) == _said(kind, theirs)
+
+
+def _said(kind: type, instruction: Instruction) -> tuple[object, ...]:
+    return without_computations(kind)(instruction.attributes)
+
 
 XLA = "xla-cpu"
 """XLA:CPU through jaxlib, as `hloexec run --against` calls it."""
@@ -74,7 +162,7 @@ class Oracle(Protocol):
 
 def _run(case: Case, options: Options, numerics: NumericsPolicy | None = None) -> list[Value]:
     changed = options if numerics is None else attrs.evolve(options, numerics=numerics)
-    with warnings.catch_warnings(action="ignore", category=HloWarning):
+    with unwarned():
         return run_with(case.module, case.inputs, changed)
 
 
@@ -125,7 +213,7 @@ class Nan:
         return ()
 
     def _search(self, case: Case) -> NanSearch:
-        with warnings.catch_warnings(action="ignore", category=HloWarning):
+        with unwarned():
             return find_nan(case.module, case.inputs, elements=0, **self.options)
 
 
@@ -198,7 +286,7 @@ class Difference:
             return None
         if all(map(_same_bits, ours, theirs)):
             return None
-        with warnings.catch_warnings(action="ignore", category=HloWarning):
+        with unwarned():
             found: Comparison = compare(actual, expected, **self._judge(case))
             return found
 
@@ -362,10 +450,8 @@ class Expected(Difference):
         if case.devices > 1:
             raise InputError("expected has the results of one device, but the module runs on several")
         actual = _run(case, self.options)[0]
-        found, theirs = labelled_arrays(actual), dict(self.leaves)
-        if len(theirs) == len(found) == 1:
-            theirs = dict(zip(found, theirs.values(), strict=True))
-        theirs = relabelled(theirs, {label: array.shape for label, array in found.items()})
+        found = labelled_arrays(actual)
+        theirs = labelled_like(self.leaves, found)
         if theirs.keys() != found.keys():
             raise InputError(
                 f"what is expected has the leaves {', '.join(theirs)}, but the result has {', '.join(found)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,15 +34,14 @@ from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
-from hloexec.errors import HloError, HloWarning, InputError, warn
+from hloexec.errors import HloError, InputError, unwarned, warn
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.extraction import extract
-from hloexec.tools.minifying import dimensions, opening, pairs, simplifying, subsets
-from hloexec.tools.minifying.called import bodies, loops
+from hloexec.tools.minifying import opening, pairs, searching, simplifying
 from hloexec.tools.minifying.case import Case, counted
 from hloexec.tools.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.tools.minifying.findings import Minified
@@ -188,7 +186,7 @@ def _first_case(
     if (name := options.computation) is not None:
         found = named_computation(module, name)
         module = attrs.evolve(module, entry_name=found.name, entry_computation_layout=None)
-    with warnings.catch_warnings(action="ignore", category=HloWarning):
+    with unwarned():
         verify(module)
     topology = topology_of(module, options.replicas, options.partitions)
     counts: dict[str, Any] = {"replica_count": topology.replicas, "num_partitions": topology.partitions}
@@ -256,7 +254,7 @@ def _minify(search: Search, options: Options) -> None:
     """All reductions, until none helps."""
     is_pair = search.best.other is not None
     if not search.oracle.may_change_values:
-        subsets.fewer_outputs(search)
+        searching.fewer_outputs(search)
         opening.open_calls(search)
         opening.open_all(search, options)
         simplifying.no_annotations(search)
@@ -284,10 +282,10 @@ def _simplify(search: Search) -> None:
         simplifying.simple_constants(search)
         if search.accepted > before:
             # With other constants, loops end that need a counter now.
-            bodies.fewer_in_bodies(search)
+            opening.fewer_in_bodies(search)
     simplifying.no_annotations(search)
     # Meshes and shardings may have been all that several devices were for.
-    dimensions.fewer_devices(search)
+    simplifying.fewer_devices(search)
 
 
 def _guesses(search: Search, options: Options) -> Iterator[Candidate]:
@@ -311,18 +309,18 @@ def _reduce_module(search: Search, options: Options) -> None:
     """Fewer instructions, then what makes more of them go."""
     for _ in range(_MOST_ROUNDS):
         before = size_of(search.best), search.best.devices
-        subsets.fewer_instructions(search, options)
+        searching.fewer_instructions(search, options)
         opening.open_calls(search)
         opening.open_all(search, options)
-        subsets.fewer_instructions(search, options)
+        searching.fewer_instructions(search, options)
         while opening.forwarded(search):
             pass
-        subsets.fewer_outputs(search)
-        dimensions.fewer_devices(search)
-        dimensions.smaller_dimensions(search)
-        loops.simplify_loops(search)
-        bodies.open_in_bodies(search)
-        bodies.fewer_in_bodies(search)
+        searching.fewer_outputs(search)
+        simplifying.fewer_devices(search)
+        simplifying.smaller_dimensions(search)
+        opening.simplify_loops(search)
+        opening.open_in_bodies(search)
+        opening.fewer_in_bodies(search)
         if (size_of(search.best), search.best.devices) == before:
             return
 
@@ -343,8 +341,8 @@ def _reduce_pair(search: Search, options: Options) -> None:
         pairs.fewer_paired_outputs(search)
         pairs.without_unused_parameters(search)
         if not pairs.is_entangled(search.best):
-            dimensions.fewer_devices(search)
-            dimensions.smaller_dimensions(search)
+            simplifying.fewer_devices(search)
+            simplifying.smaller_dimensions(search)
         is_kept = pairs.confirm(search) and is_kept
         if is_kept and (size_of(search.best), search.best.devices) == before:
             break

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from hloexec.analysis.numerics.statistics import LeafStatistics
+from hloexec.analysis.numerics.leaves import LeafStatistics
 from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.core.wording import listing
 from hloexec.language.origins import SourceLine
+from hloexec.ops.traits import Index
 
 
 @frozen
 class Element:
     """One affected element."""
 
-    index: tuple[int, ...]
+    index: Index
     value: float | int | complex | bool
     """What the element is."""
     operands: tuple[float | int | complex | bool, ...] | None
@@ -83,10 +84,10 @@ class NanInput:
 
     parameter: str
     """The name of the parameter."""
-    leaf: tuple[int, ...]
+    leaf: Index
     """Its place in the parameter, if that is a tuple."""
     devices: tuple[int, ...]
-    index: tuple[int, ...]
+    index: Index
     """Of the first NaN."""
     bad: int
     """How many elements are NaN."""

@@ -1,4 +1,11 @@
-"""Symptoms: which elements of the result of one run of an instruction lost their value there, and how.
+"""What a search keeps of every value, and which elements lost their value in an instruction, and how.
+
+The history that a search keeps: the ranges of recent values, and the findings that their NaNs come from.
+
+Values are identified by an instruction on a call path, and an index into its value. Memory is bounded by their number,
+not by trip counts: only the last few executions of each instruction on each path are kept.
+
+Symptoms: which elements of the result of one run of an instruction lost their value there, and how.
 
 - *overflow*, *pole*, *invalid*: the element is an infinity or NaN, and every operand's element at its place is finite
   (for instructions that are not elementwise: all elements of all operands). A pole is a place where the function itself
@@ -19,8 +26,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -29,10 +37,165 @@ from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, leaves
-from hloexec.engine.exec.observers import Event
+from hloexec.engine.exec.observers import Event, PathEntry
 from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.registry import find_opcode, traits_of
-from hloexec.tools.nan_search.magnitudes import Range
+from hloexec.ops.traits import Index
+
+_BLOCK = 1 << 18
+
+
+@frozen
+class Range:
+    """The least and the greatest element of an array, NaN left out; of complex numbers those of both parts."""
+
+    low: float
+    """Infinite where there is nothing but NaN, as `high` is, with the opposite sign."""
+    high: float
+    has_nan: bool
+
+    @property
+    def has_infinity(self) -> bool:
+        return self.low <= self.high and (math.isinf(self.low) or math.isinf(self.high))
+
+    @property
+    def is_finite(self) -> bool:
+        return not self.has_nan and not self.has_infinity
+
+    @property
+    def magnitude(self) -> float:
+        """The greatest absolute value; infinite where there is NaN."""
+        return float("inf") if self.has_nan else max(abs(self.low), abs(self.high))
+
+    @property
+    def least(self) -> float:
+        """A bound below the absolute values: 0 where the range has 0 in it."""
+        return 0.0 if self.low <= 0 <= self.high else min(abs(self.low), abs(self.high))
+
+
+def range_of(array: Array) -> Range | None:
+    """The range of an array of floats or complex numbers; None for other types and where there are no elements.
+
+    Where everything is finite, as it nearly always is, an array is read twice and nothing is copied but blocks of
+    narrow types.
+    """
+    its_type = element_type_of(array.dtype)
+    if not array.size or not its_type.is_inexact:
+        return None
+    if not its_type.is_narrow and not its_type.is_complex:
+        return _range(array)
+    flat = array.reshape(-1)  # a copy where strides say so
+    if its_type.is_complex:
+        return _joined([_range(flat.real), _range(flat.imag)])
+    return _joined([_range(flat[start : start + _BLOCK].astype(np.float32)) for start in range(0, flat.size, _BLOCK)])
+
+
+def _range(array: Array) -> Range:
+    with np.errstate(all="ignore"):
+        low, high = float(array.min()), float(array.max())
+        if low <= high:
+            return Range(low, high, False)
+        rest = array[~np.isnan(array)]
+        if not rest.size:
+            return Range(math.inf, -math.inf, True)
+        return Range(float(rest.min()), float(rest.max()), True)
+
+
+def _joined(parts: list[Range]) -> Range:
+    return Range(min(part.low for part in parts), max(part.high for part in parts), any(part.has_nan for part in parts))
+
+
+_RUNS = 8
+"""Runs of an instruction that are remembered, for chains that go back through iterations of a loop."""
+
+
+Path: TypeAlias = tuple[tuple[str, str, int | None], ...]
+"""The calling instruction, the called computation, and for loops the iteration, outermost first."""
+
+
+@frozen
+class ResultLeaf:
+    """A leaf of what an instruction gives in one run of it."""
+
+    path: Path
+    instruction: str
+    index: Index = ()
+
+    @property
+    def name(self) -> str:
+        """As `Event.name`, without the names of computations."""
+        calls = (caller if count is None else f"{caller}[{count}]" for caller, _, count in self.path)
+        return "/".join([*calls, self.instruction])
+
+
+def path_of(entries: tuple[PathEntry, ...]) -> Path:
+    return tuple((entry.instruction.name, entry.computation, entry.iteration) for entry in entries)
+
+
+@frozen
+class Leaf:
+    """What is remembered of one array."""
+
+    range: Range | None
+    """None for integers and preds."""
+    causes: frozenset[int] = frozenset()
+    """The findings, by number, that NaN and infinities in it come from."""
+    is_constant: bool = False
+    """Whether constants alone have made it; known of arrays with NaN or infinities only."""
+
+
+@frozen
+class _Run:
+    iterations: tuple[int | None, ...]
+    devices: tuple[int, ...]
+    leaves: dict[Index, Leaf]
+
+
+class History:
+    """The latest values at every place."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[tuple[tuple[str, str], ...], str], deque[_Run]] = {}
+
+    def add(self, path: Path, instruction: str, devices: Sequence[int], leaves: dict[Index, Leaf]) -> None:
+        """Remember what an instruction has given on these devices."""
+        key, iterations = _split(path)
+        runs = self._runs.setdefault((key, instruction), deque())
+        runs.append(_Run(iterations, tuple(devices), leaves))
+        # Each of several devices may have a run of its own in an iteration.
+        if len(runs) > _RUNS and sum(devices[0] in run.devices for run in runs) > _RUNS:
+            runs.popleft()
+
+    def leaf(self, place: ResultLeaf, device: int) -> Leaf | None:
+        """What a device held at a place; None where it is not remembered."""
+        runs = self._latest_runs(place.path, place.instruction)
+        return next((run.leaves.get(place.index) for run in runs if device in run.devices), None)
+
+    def leaves_of_all(self, place: ResultLeaf) -> list[Leaf]:
+        """What any device held at a place."""
+        runs = self._latest_runs(place.path, place.instruction)
+        return [run.leaves[place.index] for run in runs if place.index in run.leaves]
+
+    def has_run(self, path: Path, instruction: str) -> bool:
+        """Whether an instruction has run in these iterations of the loops around it, not long ago."""
+        return any(True for _ in self._latest_runs(path, instruction))
+
+    def last_iteration(self, path: Path, loop: str, body_root: str, body: str) -> int | None:
+        """The last iteration of a loop on a path, counted from 0; None where it had none."""
+        key, iterations = _split(path)
+        runs = self._runs.get(((*key, (loop, body)), body_root), ())
+        counts = [run.iterations[-1] for run in runs if run.iterations[:-1] == iterations]
+        return max((count for count in counts if count is not None), default=None)
+
+    def _latest_runs(self, path: Path, instruction: str) -> Iterator[_Run]:
+        """The runs in these iterations of the loops around an instruction, the latest first."""
+        key, iterations = _split(path)
+        return (run for run in reversed(self._runs.get((key, instruction), ())) if run.iterations == iterations)
+
+
+def _split(path: Path) -> tuple[tuple[tuple[str, str], ...], tuple[int | None, ...]]:
+    return tuple((caller, name) for caller, name, _ in path), tuple(count for _, _, count in path)
+
 
 CHECKS = ("overflow", "underflow", "cancellation")
 """What may be looked for besides NaN and infinities."""
@@ -44,7 +207,7 @@ class Symptom:
 
     kind: str
     reason: str
-    index: tuple[int, ...]
+    index: Index
     """The leaf."""
     bad: Array
     """Which elements, as preds."""

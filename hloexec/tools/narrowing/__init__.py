@@ -5,8 +5,15 @@ module is a training step, and says how far their outputs lie from those of the 
 as the tolerance allows. `running` has the function that users call.
 """
 
-from hloexec.tools.narrowing.carrying import Carried, Handed
-from hloexec.tools.narrowing.findings import Deviation, InstructionVerdict, Narrowing, OutputDeviation, Standing
+from hloexec.tools.narrowing.findings import (
+    Carried,
+    Deviation,
+    Handed,
+    InstructionVerdict,
+    Narrowing,
+    OutputDeviation,
+    Standing,
+)
 from hloexec.tools.narrowing.running import narrow
 
 __all__ = ["Carried", "Deviation", "Handed", "InstructionVerdict", "Narrowing", "OutputDeviation", "Standing", "narrow"]

@@ -15,11 +15,11 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Array
 from hloexec.ops.resources import in_blocks
+from hloexec.ops.traits import Index
 from hloexec.tools.shadowing.computing.elements import first_places, subtracted, taken
 from hloexec.tools.shadowing.computing.pending import Pending, ranges_of, together
-from hloexec.tools.shadowing.computing.ranges import BLOCK, row_by_row
-from hloexec.tools.shadowing.kinds import is_finite
-from hloexec.tools.shadowing.store import Shadow, wide
+from hloexec.tools.shadowing.places import is_finite
+from hloexec.tools.shadowing.store import BLOCK, Shadow, row_by_row, wide
 
 _SAMPLE = 1 << 14
 """Elements of a leaf of which the median is taken."""
@@ -30,7 +30,7 @@ _HUGE = 1e300
 class LeafError:
     """The rounding error of a leaf of the result, as its shadow shows it."""
 
-    index: tuple[int, ...]
+    index: Index
     devices: tuple[int, ...]
     element_type: ElementType = attrs.field(metadata=UNTOLD)
     dimensions: tuple[int, ...] = attrs.field(metadata=UNTOLD)
@@ -88,16 +88,17 @@ def digits_of(errors: Array, exact: Array, entry: ElementType) -> Array:
     """Significant decimal digits, −log₁₀ |error / exact|, between 0 and those of the type; NaN where exact is 0."""
     most = -math.log10(unit_roundoff(entry))
     with np.errstate(all="ignore"):
-        relative = np.abs(errors) / np.abs(exact)
-        found = np.where(relative > 0, -np.log10(relative), most)
-    found = np.where(np.isfinite(np.abs(errors)), found, 0.0)
-    found = np.where((exact == 0) & (errors == 0), np.nan, found)
-    return np.clip(found, 0.0, most)
+        found = digits_left(np.abs(errors) / np.abs(exact), most)
+    return np.where((exact == 0) & (errors == 0), np.nan, found)
 
 
-def leaf_errors(
-    devices: tuple[int, ...], leaves: Sequence[tuple[tuple[int, ...], Array, Shadow | None]]
-) -> list[LeafError]:
+def digits_left(relative: Array, most: float) -> Array:
+    """The digits that relative errors leave, at most so many."""
+    found = np.where(relative > 0, -np.log10(relative), most)
+    return np.clip(np.where(np.isfinite(relative), found, 0.0), 0.0, most)
+
+
+def leaf_errors(devices: tuple[int, ...], leaves: Sequence[tuple[Index, Array, Shadow | None]]) -> list[LeafError]:
     """The errors of a result's leaves, each with its index and its shadow; integers and preds have none."""
     measured: dict[int, _Measured] = {}
     pending = [
@@ -145,7 +146,7 @@ class _Measured:
 
 
 def _leaf_error(
-    index: tuple[int, ...], devices: tuple[int, ...], value: Array, shadow: Shadow | None, measured: _Measured | None
+    index: Index, devices: tuple[int, ...], value: Array, shadow: Shadow | None, measured: _Measured | None
 ) -> LeafError:
     entry = element_type_of(value.dtype)
     if shadow is None or not value.size:

@@ -5,8 +5,8 @@ how much, `rewriting` makes the module, and `running` does it all.
 """
 
 from hloexec.tools.shrinking.devices.arrangements import AxisChange
-from hloexec.tools.shrinking.findings import KeptSize, Shrinkage, SizeChange
 from hloexec.tools.shrinking.positions import ConstantChange
+from hloexec.tools.shrinking.rewriting import KeptSize, Shrinkage, SizeChange
 from hloexec.tools.shrinking.running import shrink
 
 __all__ = ["AxisChange", "ConstantChange", "KeptSize", "Shrinkage", "SizeChange", "shrink"]

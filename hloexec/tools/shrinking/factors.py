@@ -22,8 +22,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Relations
-from hloexec.tools.shrinking.positions import ConstantChange
-from hloexec.tools.shrinking.sums import Roots, Sums
+from hloexec.tools.shrinking.positions import ConstantChange, Roots, Sums
 
 _LEAST_GUESSED = 8
 """A fraction of a smaller number is little to guess from."""

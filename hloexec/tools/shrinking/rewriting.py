@@ -1,20 +1,118 @@
-"""A module with other sizes: its shapes, attributes, constants and the configs of its library calls."""
+"""A module with other sizes: what a run of it takes, what is rewritten, and what has changed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from hloexec.core.ir import Computation, EntryLayout, Instruction, Literal, Module, Shape, TupleShape
-from hloexec.core.structs import frozen
+from hloexec.core.ir import (
+    ArrayShape,
+    BufferShape,
+    Computation,
+    EntryLayout,
+    Instruction,
+    Literal,
+    Module,
+    Shape,
+    TupleShape,
+    leaf_shapes,
+)
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Described
 from hloexec.ops.attributes import Grammar, attribute_fields
-from hloexec.ops.registry import Role, entry_of, find_opcode
+from hloexec.ops.costs import contraction_of
+from hloexec.ops.registry import Role, entry_of, find_opcode, role_of
 from hloexec.ops.relations import Place, Resizing, Value
-from hloexec.tools.shrinking.dimensions import Dimensions
-from hloexec.tools.shrinking.estimating import resized_shape
-from hloexec.tools.shrinking.literals import resized_literal
+from hloexec.ops.traits import Index
+from hloexec.tools.shrinking.devices.arrangements import AxisChange
+from hloexec.tools.shrinking.dimensions import Dimensions, resized_literal
+from hloexec.tools.shrinking.grouping import Groups
+from hloexec.tools.shrinking.positions import ConstantChange
+from hloexec.tools.summary import run_counts
+
+
+def resized_shape(value: Value, dimensions: Dimensions, sizes: Mapping[int, int]) -> Shape:
+    """The shape of a value for new sizes of roots."""
+    axes = iter(value.leaves.values())
+
+    def resized(shape: Shape) -> Shape:
+        if isinstance(shape, TupleShape):
+            return TupleShape(tuple(map(resized, shape.elements)))
+        if isinstance(shape, BufferShape):
+            return attrs.evolve(shape, element=_resized_array(shape.element, next(axes), dimensions, sizes))
+        return _resized_array(shape, next(axes), dimensions, sizes)
+
+    return resized(value.shape)
+
+
+def _resized_array(
+    shape: ArrayShape, axes: tuple[int, ...], dimensions: Dimensions, sizes: Mapping[int, int]
+) -> ArrayShape:
+    root = dimensions.relations.root
+    found = tuple(sizes.get(root(axis), size) for axis, size in zip(axes, shape.dimensions, strict=True))
+    return shape if found == shape.dimensions else attrs.evolve(shape, dimensions=found)
+
+
+@frozen(eq=False)
+class Workload:
+    """A module's values and how often its computations run, to be measured at several sizes."""
+
+    module: Module
+    dimensions: Dimensions
+    groups: Groups
+    devices: int
+
+    def largest(self) -> dict[Index, int]:
+        """By the groups of a value's dimensions, the bytes of the largest such value."""
+        found: dict[Index, int] = {}
+        root, groups = self.dimensions.relations.root, self.groups
+        for values in self.dimensions.values.values():
+            for value in values.values():
+                for (_, leaf), axes in zip(leaf_shapes(value.shape), value.leaves.values(), strict=True):
+                    key = tuple(sorted(number for axis in axes for number in groups.numbers(root(axis))))
+                    if key:
+                        found[key] = max(found.get(key, 1), leaf.byte_size)
+        return found
+
+    def argument_bytes(self, sizes: Mapping[int, int]) -> int:
+        """Those of all devices' inputs."""
+        entry = self.module.entry
+        values = self.dimensions.values[entry.name]
+        return self.devices * sum(
+            resized_shape(values[parameter.name], self.dimensions, sizes).byte_size for parameter in entry.parameters
+        )
+
+    def value_bytes(self, sizes: Mapping[int, int]) -> int:
+        """Of all arrays that instructions outside of fusions make: a measure for what is alive at once."""
+        total = 0
+        for name in run_counts(self.module):
+            for instruction in self.module.by_name[name]:
+                if role_of(instruction) in _NO_ARRAYS:
+                    continue
+                value = self.dimensions.values[name][instruction.name]
+                total += resized_shape(value, self.dimensions, sizes).byte_size
+        return total
+
+    def flops(self, sizes: Mapping[int, int]) -> int:
+        """Of all contractions, on all devices."""
+        total = 0
+        for name, runs in run_counts(self.module).items():
+            values = self.dimensions.values[name]
+            for instruction in self.module.by_name[name]:
+                if len(instruction.operands) < 2 or role_of(instruction) not in (Role.KERNEL, Role.CUSTOM_CALL):
+                    continue
+                operands = [resized_shape(values[each], self.dimensions, sizes) for each in instruction.operands[:2]]
+                shape = resized_shape(values[instruction.name], self.dimensions, sizes)
+                contraction = contraction_of(attrs.evolve(instruction, shape=shape), operands)
+                if contraction is not None:
+                    total += contraction.flops * runs
+        return total * self.devices
+
+
+_NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD)
 
 
 @frozen(eq=False)
@@ -110,3 +208,152 @@ def rewritten(
     return attrs.evolve(
         found, entry_computation_layout=EntryLayout(parameters, _in_layout_of(layout.result, entry.result_shape))
     )
+
+
+_MOST_ROLES = 3
+
+
+@frozen
+class SizeChange:
+    """A size that became another, everywhere where it is the same dimension."""
+
+    before: int
+    """The size, as it was."""
+    after: int
+    """What it became."""
+    arrays: int
+    """Of how many arrays it is a dimension."""
+    parameters: tuple[str, ...]
+    """Inputs of which it is a dimension, such as `tokens[1]`."""
+    roles: tuple[str, ...]
+    """The operations in which it occurs most often, by the names that a framework gave them."""
+
+
+@frozen
+class KeptSize:
+    """A size that stays, and why, with one place where that was found."""
+
+    size: int
+    """The size of a dimension."""
+    arrays: int
+    """Of how many arrays it is a dimension."""
+    reason: str
+    computation: str
+    instruction: str
+
+
+@frozen
+class Shrinkage(Described):
+    """A smaller module, and how it differs from the given one.
+
+    Bytes and floating-point operations are those of a run on all devices; `peak_bytes` is what the run allocates
+    beyond its inputs, None where the module cannot run.
+    """
+
+    module: Module
+    changes: tuple[SizeChange, ...]
+    """The sizes of dimensions that changed."""
+    kept: tuple[KeptSize, ...]
+    """The sizes of dimensions that stay, and why."""
+    constants: tuple[ConstantChange, ...]
+    """Constants that may encode a size; those that are not certain were guessed, or left as they are."""
+    is_proven: bool
+    """Whether the sizes are the best for their bound; else the search for better ones was ended at its limit."""
+    devices: int
+    """How many devices the module runs on."""
+    devices_before: int
+    """How many it ran on before."""
+    axes: tuple[AxisChange, ...]
+    """Of the grid of devices, major to minor; none where the number of devices stays."""
+    argument_bytes_before: int
+    """The size of the inputs of all devices, as it was."""
+    argument_bytes: int
+    """The size of the inputs of all devices."""
+    peak_bytes: int | None
+    """What a run allocates beyond its inputs; None where the module cannot run."""
+    flops_before: int
+    """Operations of contractions on all devices, as they were."""
+    flops: int
+    """Operations of contractions on all devices."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Those of the inputs, and what a run allocates beyond them."""
+        return None if self.peak_bytes is None else self.argument_bytes + self.peak_bytes
+
+    def __str__(self) -> str:
+        return f"{self.module}, {len(self.changes)} sizes changed"
+
+
+@define
+class _Uses:
+    arrays: int = 0
+    parameters: list[str] = attrs.field(factory=list)
+    roles: Counter[str] = attrs.field(factory=Counter)
+
+
+def _uses(module: Module, dimensions: Dimensions) -> dict[int, _Uses]:
+    """Where each root occurs."""
+    found: dict[int, _Uses] = {}
+    root = dimensions.relations.root
+    for computation in module:
+        values = dimensions.values[computation.name]
+        for instruction in computation.instructions:
+            role = _role(instruction.op_name)
+            is_input = computation is module.entry and instruction in module.entry.parameters
+            for axes in values[instruction.name].leaves.values():
+                for number, axis in enumerate(axes):
+                    uses = found.setdefault(root(axis), _Uses())
+                    uses.arrays += 1
+                    if role:
+                        uses.roles[role] += 1
+                    if is_input and len(uses.parameters) < _MOST_ROLES:
+                        uses.parameters.append(f"{instruction.name}[{number}]")
+    return found
+
+
+def _role(op_name: str | None) -> str:
+    """The last two parts of the name that a framework gave an operation."""
+    parts = (op_name or "").rsplit("/", 2)[-2:]
+    return "/".join(part.partition("[")[0].strip() for part in parts)
+
+
+def size_changes(
+    module: Module, dimensions: Dimensions, groups: Groups, sizes: Mapping[int, int]
+) -> tuple[SizeChange, ...]:
+    """The roots that changed, those of the same size, group and new size together, the most frequent first."""
+    uses = _uses(module, dimensions)
+    merged: dict[tuple[int, int, int], _Uses] = {}
+    for root, after in sizes.items():
+        before = dimensions.relations.sizes[root]
+        if before != after and root in uses:  # else it is an axis of devices
+            total = merged.setdefault((groups.of_root.get(root, -1 - root), before, after), _Uses())
+            one = uses[root]
+            total.arrays += one.arrays
+            total.parameters += one.parameters
+            total.roles += one.roles
+    changes = [
+        SizeChange(
+            before,
+            after,
+            each.arrays,
+            tuple(each.parameters[:_MOST_ROLES]),
+            tuple(role for role, _ in sorted(each.roles.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ROLES]),
+        )
+        for (_, before, after), each in merged.items()
+    ]
+    return tuple(sorted(changes, key=lambda change: (-change.arrays, -change.before, change.parameters, change.roles)))
+
+
+def kept_sizes(module: Module, dimensions: Dimensions, groups: Groups) -> tuple[KeptSize, ...]:
+    """The sizes that stay, those of one size and reason together, the largest first."""
+    uses = _uses(module, dimensions)
+    found: dict[tuple[int, str], KeptSize] = {}
+    for root, (reason, place) in groups.kept.items():
+        if root not in uses:
+            continue
+        size = dimensions.relations.sizes[root]
+        key = size, reason
+        before = found.get(key, KeptSize(size, 0, reason, *place))
+        found[key] = attrs.evolve(before, arrays=before.arrays + uses[root].arrays)
+    return tuple(sorted(found.values(), key=lambda kept: (-kept.size, -kept.arrays, kept.reason)))

@@ -6,7 +6,6 @@ The trip counts that loops state, where their bounds have changed.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf, log2
 
@@ -21,21 +20,18 @@ from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
 from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import topology_of
-from hloexec.errors import HloError, HloWarning, InputError, ResourceError, VerificationError
+from hloexec.errors import HloError, InputError, ResourceError, VerificationError, unwarned
 from hloexec.language.verifier import verify
 from hloexec.ops.costs import trip_count_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
-from hloexec.tools.shrinking.estimating import Workload
 from hloexec.tools.shrinking.factors import factors_for
-from hloexec.tools.shrinking.findings import KeptSize, Shrinkage, kept_sizes, size_changes
 from hloexec.tools.shrinking.grouping import Group, Groups, groups_of
-from hloexec.tools.shrinking.positions import ConstantChange, constants_for, tie_positions
-from hloexec.tools.shrinking.rewriting import rewritten
+from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
+from hloexec.tools.shrinking.rewriting import KeptSize, Shrinkage, Workload, kept_sizes, rewritten, size_changes
 from hloexec.tools.shrinking.solving import Demand, Sizing, Solver
-from hloexec.tools.shrinking.sums import Sums
 
 _COUNT = re.compile(r'("known(?:_trip_c|TripC)ount"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+)')
 
@@ -95,8 +91,7 @@ def shrink(
     fewer = None if devices is None else _checked_devices(devices)
     is_bounded = not wanted and fewer is None
     limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else DEFAULT_BYTES if is_bounded else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HloWarning)
+    with unwarned():
         verify(module)
     if fewer is None:
         work = _Work.of(module)
@@ -373,8 +368,7 @@ def _merged(
 def _require_valid(module: Module) -> None:
     """HloError where a module that was rewritten is not well-formed, which a wrong or missing relation may cause."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", HloWarning)
+        with unwarned():
             verify(module)
     except VerificationError as error:
         raise HloError(

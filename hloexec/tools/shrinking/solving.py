@@ -18,8 +18,7 @@ import numpy as np
 from hloexec.core.structs import define, frozen
 from hloexec.errors import UnsupportedError
 from hloexec.ops.relations import Relations
-from hloexec.tools.shrinking.grouping import Group, Groups
-from hloexec.tools.shrinking.primes import factorization
+from hloexec.tools.shrinking.grouping import Group, Groups, factorization
 
 _TOLERANCE = 1e-6
 _MOST_NODES = 2000

@@ -6,7 +6,7 @@ waits there.
 
 from hloexec.tools.stepping.breakpoints import Breakpoint
 from hloexec.tools.stepping.conditions import Condition, condition
+from hloexec.tools.stepping.controlling import Level, Stop
 from hloexec.tools.stepping.stepper import Stepper, step
-from hloexec.tools.stepping.stops import Level, Stop
 
 __all__ = ["Breakpoint", "Condition", "Level", "Stepper", "Stop", "condition", "step"]

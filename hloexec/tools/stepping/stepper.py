@@ -35,12 +35,8 @@ from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import value_of
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError
-from hloexec.tools.stepping.breakpoints import Breakpoint, made
-from hloexec.tools.stepping.controlling import Going, RunController
-from hloexec.tools.stepping.kept import Kept
-from hloexec.tools.stepping.stops import Level, Stop
-from hloexec.tools.stepping.targets import Targets
-from hloexec.tools.stepping.worker import Worker
+from hloexec.tools.stepping.breakpoints import Breakpoint, Targets, made
+from hloexec.tools.stepping.controlling import Going, Kept, Level, RunController, Stop, Worker
 
 
 def near_name(name: str, known: Iterable[str]) -> str:
@@ -426,10 +422,7 @@ class Stepper(Described):
 
     def __iter__(self) -> Iterator[Stop]:
         """The stops up to the end of the run."""
-        while True:
-            stop = self.continue_()
-            if stop is None:
-                return
+        while (stop := self.continue_()) is not None:
             yield stop
 
     def __str__(self) -> str:

@@ -11,8 +11,7 @@ reads it. Types that NumPy lacks are stored as in `hloexec.literals` (bf16 as it
 in the index states the element type. Identical arrays that follow each other closely are stored once.
 """
 
-from hloexec.tools.tracing.reading import ArrayRecord, Trace, TraceEvent, read_trace
-from hloexec.tools.tracing.running import trace
-from hloexec.tools.tracing.selection import Selection
+from hloexec.tools.tracing.recording import Selection
+from hloexec.tools.tracing.running import ArrayRecord, Trace, TraceEvent, read_trace, trace
 
 __all__ = ["ArrayRecord", "Selection", "Trace", "TraceEvent", "read_trace", "trace"]

@@ -1,24 +1,219 @@
-"""What a page shows of values: a figure for each instruction of a run, and plots of a few of them.
+"""Another run of a module for a page: a figure for each instruction, and plots of a few of them.
+
+What a plot of an array needs, block by block: how many elements of each size there are, and the largest of a part.
+
+Works for every element type and shape, and takes a few megabytes for an array of any size.
+
+What a page shows of values: a figure for each instruction of a run, and plots of a few of them.
 
 A recorder watches a run beside it and keeps no values: of each instruction its extremes, and of those that are wanted
 what is drawn of their worst run.
+
+Another run of a module, in which the values of its instructions are watched.
+
+The first run has given the result, and nothing here can change it; where this one fails, there are no values, and it is
+said why.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
 
-from hloexec.analysis.numerics.statistics import energy_of
+from hloexec.analysis.numerics.leaves import blocks, energy_of
+from hloexec.analysis.numerics.measuring import ulp_distances
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.structs import define
-from hloexec.core.values import Array, arrays_of
+from hloexec.core.ir import Module, TupleShape
+from hloexec.core.precision import smallest_normal, unit_roundoff
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array, Value, arrays_of
+from hloexec.core.wording import number_text, plural
 from hloexec.engine.exec.observers import Event
+from hloexec.engine.exec.running import run_with
+from hloexec.engine.options import Options
+from hloexec.errors import HloError, InputError, unwarned
 from hloexec.ops.common import wide
-from hloexec.tools.watching.findings import Key, Seen
-from hloexec.tools.watching.sampling import Sample, error_sample, largest_of, value_sample
+
+_BLOCK = 1 << 17
+_MOST_ROWS, _MOST_COLUMNS = 64, 160
+_OFFSET = 1080
+"""Of the smallest f64's exponent, so that counts have indices from 0."""
+_EXPONENTS = 2 * _OFFSET + 64
+
+
+@frozen(eq=False)
+class Spectrum:
+    """How many elements there are between one power of two and the next."""
+
+    counts: Array
+    """By exponent, from that of the smallest number on."""
+    zeros: int
+    infinite: int
+    """NaN or infinite."""
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum()) + self.zeros + self.infinite
+
+    @staticmethod
+    def exponent(index: int) -> int:
+        """The power of two at the lower end of a count."""
+        return index - _OFFSET
+
+
+@frozen(eq=False)
+class Grid:
+    """The largest element of each block of an array, over its last two dimensions; the leading ones are overlaid."""
+
+    rows: int
+    columns: int
+    cells: Array
+    """f64; infinite where an element is NaN or infinite."""
+
+
+@frozen(eq=False)
+class Sample:
+    """What is drawn of an array."""
+
+    spectrum: Spectrum
+    grid: Grid
+    dimensions: tuple[int, ...]
+    largest: float
+    """The largest of the finite ones."""
+
+
+def largest_of(array: Array) -> tuple[float | None, int]:
+    """The largest absolute value of the finite elements, None if there is none, and how many are NaN or infinite."""
+    largest, infinite = -1.0, 0
+    for sizes in _sizes(array):
+        finite = sizes[np.isfinite(sizes)]
+        infinite += sizes.size - finite.size
+        largest = max(largest, float(finite.max(initial=-1.0)))
+    return (largest if largest >= 0 else None), infinite
+
+
+def value_sample(array: Array) -> Sample:
+    """The absolute values of an array's elements."""
+    return _sample(array.shape, _sizes(array))
+
+
+def error_sample(actual: Array, expected: Array) -> Sample:
+    """How many units in the last place the elements of two arrays of one shape are apart (`ulp_distances`)."""
+    pairs = blocks(_BLOCK, actual, expected)
+    return _sample(actual.shape, (ulp_distances(x, y) for x, y in pairs))
+
+
+def difference_sample(values: Array, differences: Array) -> Sample:
+    """Differences from the exact numbers, in units in the last place of the array's type at each of its elements.
+
+    That unit is 2u·2^⌊log₂|x|⌋, of zeros and denormals the smallest normal number's. A difference may be a fraction of
+    it.
+    """
+    entry = element_type_of(values.dtype)
+    unit, least = 2 * unit_roundoff(entry), smallest_normal(entry)
+
+    def distances(block: Array, errors: Array) -> Array:
+        with np.errstate(all="ignore"):
+            sizes = np.abs(wide(block))
+            spacing = np.exp2(np.floor(np.log2(np.maximum(np.where(np.isfinite(sizes), sizes, 1), least)))) * unit
+            found = np.abs(wide(errors)) / spacing
+        return np.where(np.isfinite(found) & np.isfinite(sizes), found, np.where(np.abs(errors) == 0, 0.0, np.inf))
+
+    return _sample(values.shape, (distances(x, y) for x, y in blocks(_BLOCK, values, differences)))
+
+
+def _sizes(array: Array) -> Iterator[Array]:
+    """Absolute values in f64, block by block."""
+    for (block,) in blocks(_BLOCK, array):
+        values = wide(block)
+        with np.errstate(all="ignore"):
+            yield np.abs(values.astype(np.float64) if values.dtype.kind in "iub" else values)
+
+
+def _sample(dimensions: tuple[int, ...], sizes: Iterator[Array]) -> Sample:
+    columns = dimensions[-1] if dimensions else 1
+    rows = dimensions[-2] if len(dimensions) > 1 else 1
+    shape = min(rows, _MOST_ROWS), min(columns, _MOST_COLUMNS)
+    cells = np.zeros(shape)
+    counts, zeros, infinite, largest, start = np.zeros(_EXPONENTS, np.int64), 0, 0, 0.0, 0
+    for block in sizes:
+        flat = np.ascontiguousarray(block).reshape(-1)
+        is_finite = np.isfinite(flat)
+        finite = flat[is_finite]
+        positive = finite[finite > 0]
+        zeros += finite.size - positive.size
+        infinite += flat.size - finite.size
+        if positive.size:
+            largest = max(largest, float(positive.max()))
+            exponents = np.frexp(positive)[1] - 1 + _OFFSET
+            counts += np.bincount(np.clip(exponents, 0, _EXPONENTS - 1), minlength=_EXPONENTS)
+        places = np.arange(start, start + flat.size)
+        start += flat.size
+        row, column = places // columns % rows, places % columns
+        cell = (row * shape[0] // rows) * shape[1] + column * shape[1] // columns
+        np.maximum.at(cells.reshape(-1), cell, np.where(is_finite, flat, math.inf))
+    return Sample(Spectrum(counts, zeros, infinite), Grid(rows, columns, cells), dimensions, largest)
+
+
+Key: TypeAlias = tuple[str, str]
+"""The names of a computation and an instruction."""
+
+
+@frozen
+class Column:
+    """A figure of each instruction."""
+
+    label: str
+    title: str
+    """What it is, in a sentence."""
+    is_number: bool = True
+
+
+@frozen
+class Ranked:
+    """An instruction, and why it is singled out."""
+
+    key: Key
+    why: str
+    is_bad: bool = False
+    """Whether the verdict names it as the culprit."""
+
+
+@frozen
+class Seen:
+    """What is drawn of an instruction's worst run, or of one that is nearly as bad."""
+
+    sample: Sample
+    name: str
+    """Path and instruction of that run."""
+    shape: str
+    is_error: bool
+    """Whether errors in units in the last place are drawn, or else absolute values."""
+    score: float
+
+
+@frozen(eq=False)
+class Watched:
+    """What is known of the values of all instructions."""
+
+    columns: tuple[Column, ...] = ()
+    figures: Mapping[Key, Sequence[Any]] = attrs.field(factory=dict)
+    seen: Mapping[Key, Seen] = attrs.field(factory=dict)
+    title: str = ""
+    """Of the plot along the data flow; none where this is empty."""
+    label: str = ""
+    along: Mapping[Key, tuple[int, float]] = attrs.field(factory=dict)
+    """When each instruction ran first, and what is plotted of it."""
+    lost: str = "NaN or infinite elements"
+    """What is said of instructions of which it is infinite."""
+    note: str = ""
+    ranking: tuple[Ranked, ...] = ()
+    """Where the result itself singles out none."""
+
 
 _MOST_BYTES = 1 << 28
 _CLEARLY = 1.5
@@ -71,6 +266,14 @@ class ValueRecorder:
         score = (1e300 if infinite and _has_nan(leaf) else 0.0) + largest
         if key in self._wanted or (event.operands and self._most and self._has_room(key, score)):
             self._keep(event, key, leaf, value_sample(leaf), score, is_error=False)
+
+    def _look_at_error(
+        self, event: Event, key: Key, measure: Measure, leaf: Array, error: float, sample: Callable[[], Sample]
+    ) -> None:
+        """The same of the error of a value."""
+        measure.error = max(measure.error or 0.0, error)
+        if key in self._wanted and self._has_room(key, error):
+            self._keep(event, key, leaf, sample(), error, is_error=True)
 
     def _has_room(self, key: Key, score: float) -> bool:
         """Whether this run of an instruction is to be drawn: worse than others of it, and among the worst of all."""
@@ -147,9 +350,7 @@ class DifferenceRecorder(ValueRecorder):
         if is_reshaped and error > _MOST_RESHAPED:
             return
         expected = expected.reshape(leaf.shape)
-        measure.error = max(measure.error or 0.0, error)
-        if key in self._wanted and self._has_room(key, error):
-            self._keep(event, key, leaf, error_sample(leaf, expected), error, is_error=True)
+        self._look_at_error(event, key, measure, leaf, error, lambda: error_sample(leaf, expected))
 
 
 def relative_error(energy: float, values: Array, differences: Callable[[], Array]) -> float:
@@ -190,3 +391,85 @@ def _has_nan(leaf: Array) -> bool:
 def _own_leaves(event: Event) -> list[Array]:
     """The arrays that an instruction gives; tuples that it only puts together have been seen before."""
     return [] if isinstance(event.value, tuple) and not event.operands else arrays_of(event.value)
+
+
+_LOST = "NaN or infinities that should not be, or errors where all should be zero"
+RUNS = Column("runs", "how often it ran")
+LARGEST = Column("max |x|", "the largest absolute value of its finite elements, in any run")
+_INFINITE = Column("NaN, inf", "how many elements are NaN or infinite, in the run with most of them")
+ERROR = Column("error", "the root of the mean squared error, relative to the size of the values, in the worst run")
+
+
+def watched(watch: Callable[..., Watched], *given: Any, is_tried: bool = True) -> Watched:
+    """What `watch` finds in another run, of the result, its module, inputs, options, the instructions that are wanted,
+    and of how many others there may be plots.
+
+    Raises InputError where inputs or options are wrong, unless it `is_tried` that they are right.
+    """
+    with unwarned():  # the first run has warned of it
+        try:
+            return watch(*given)
+        except HloError as error:
+            if isinstance(error, InputError) and not is_tried:
+                raise
+            return Watched(note=f"There are no plots of values: the run for them failed ({error.message}).")
+
+
+def watch_values(
+    result: object,
+    module: Module,
+    inputs: Sequence[Sequence[Value]],
+    options: Sequence[Options],
+    wanted: Sequence[Key],
+    most: int,
+) -> Watched:
+    """The sizes of values; of a module by itself, with its results in the first place."""
+    results = _results(module, options[0].computation)[:most] if isinstance(result, Module) else []
+    recorder = ValueRecorder([*wanted, *results], most - len(results) if isinstance(result, Module) else 0)
+    run_with(module, inputs, options[0], [recorder])
+    figures = {key: (each.runs, each.largest, each.infinite) for key, each in recorder.measures.items()}
+    is_search = not isinstance(result, Module)
+    along = {key: (each.order, _size(each, is_search)) for key, each in recorder.measures.items()}
+    others = sorted((seen.score, key) for key, seen in recorder.seen.items() if key not in results)
+    ranking = [Ranked(key, "the result" if len(results) == 1 else "of the result") for key in results]
+    ranking += [Ranked(key, _why(key, seen_score, recorder)) for seen_score, key in reversed(others)]
+    return Watched(
+        (RUNS, LARGEST, _INFINITE),
+        figures,
+        recorder.seen,
+        "Sizes of values along the data flow",
+        "largest |x|",
+        along,
+        ranking=tuple(ranking),
+    )
+
+
+def _size(measure: Measure, is_search: bool) -> float:
+    """The largest absolute value; in a search for them, NaN and infinities are larger than all others."""
+    is_lost = measure.infinite and (is_search or measure.largest is None)
+    return math.inf if is_lost else measure.largest or 0.0
+
+
+def _results(module: Module, computation: str | None) -> list[Key]:
+    """The instructions that give the arrays of the result."""
+    entry = module.entry if computation is None else module.by_name[computation.removeprefix("%")]
+    names = (
+        entry.root.operands if isinstance(entry.root.shape, TupleShape) and entry.root.operands else (entry.root_name,)
+    )
+    return [(entry.name, name) for name in dict.fromkeys(names)]
+
+
+def _why(key: Key, score: float, recorder: ValueRecorder) -> str:
+    measure = recorder.measures[key]
+    if score >= 1e300:
+        return f"{plural(measure.infinite, 'element')} NaN or infinite"
+    return f"largest |x| {number_text(measure.largest, 3)}"
+
+
+def of_errors(
+    recorder: ValueRecorder, columns: tuple[Column, ...], figures: Mapping[Key, Sequence[Any]], note: str = ""
+) -> Watched:
+    """What is known of a run whose values were compared with what they should be."""
+    along = {key: (each.order, each.error) for key, each in recorder.measures.items() if each.error is not None}
+    title, label = "Error along the data flow", "relative error"
+    return Watched(columns, figures, recorder.seen, title, label, along, _LOST, note)

@@ -7,7 +7,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import UnsupportedError
-from hloexec.tools.extraction.slicing import slice_module, slice_of
+from hloexec.tools.extraction.running import slice_module, slice_of
 
 TEXT = """HloModule m, num_partitions=2
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.tools.watching.sampling import difference_sample, error_sample, largest_of, value_sample
+from hloexec.tools.watching.recording import difference_sample, error_sample, largest_of, value_sample
 from tests.report.html.samples import ATTACK, EXAMPLES, hostile_module
 from tests.report.needs import require_report_packages
 

@@ -107,7 +107,7 @@ def _expected(module: Module, path: str | None, recorded: Value | None) -> Value
 
 def _other_side(path: str) -> Trace | dict[str, Array]:
     if os.path.isdir(path):
-        from hloexec.tools.explaining.other_side import read_literals
+        from hloexec.tools.explaining.running import read_literals
         from hloexec.tools.tracing import read_trace
 
         is_trace = os.path.exists(os.path.join(path, "trace.json"))

@@ -76,7 +76,7 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
 
 
 def _show_arrays(file: str, as_json: bool) -> None:
-    from hloexec.analysis.numerics.statistics import statistics
+    from hloexec.analysis.numerics.leaves import statistics
     from hloexec.language.literals.entries import entries
     from hloexec.report.json.printed import Arrays, leaves_of
 

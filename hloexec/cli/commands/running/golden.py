@@ -68,7 +68,7 @@ def record(
     import hloexec
     from hloexec.analysis.numerics.tolerances import given_tolerance
     from hloexec.report.running.golden import Recorded
-    from hloexec.tools.golden.folder import SUFFIX
+    from hloexec.tools.golden.recording import SUFFIX
     from hloexec.tools.results import read_result, result_shapes
 
     if not isinstance(given.options.elided, str):
@@ -193,7 +193,7 @@ def _checked(path: Path, module: Module | None, result_file: str | None, *, is_u
     from hloexec.errors import HloError
     from hloexec.tools.golden import GoldenCheck, update_golden
     from hloexec.tools.golden.checking import Outcome
-    from hloexec.tools.golden.folder import MODULE
+    from hloexec.tools.golden.recording import MODULE
     from hloexec.tools.results import read_result, result_shapes
 
     try:

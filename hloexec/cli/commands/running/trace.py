@@ -53,8 +53,8 @@ def command(
     from hloexec.core.files import require_new_folder
     from hloexec.report.json.printed import Folder
     from hloexec.report.running.traces import trace_view
+    from hloexec.tools.tracing.recording import Selection
     from hloexec.tools.tracing.running import record
-    from hloexec.tools.tracing.selection import Selection
 
     selection = Selection.of(select)
     require_new_folder(folder)

@@ -18,7 +18,7 @@ from hloexec.tools.diffing.extracting.fits import Fit, step
 from hloexec.tools.diffing.extracting.part import Part
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.partitioned.tiles import TileInstance
-from hloexec.tools.extraction.slicing import Slice, slice_module
+from hloexec.tools.extraction.running import Slice, slice_module
 
 
 @frozen(eq=False)

@@ -32,7 +32,7 @@ from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import AttributeField, Grammar, attribute_fields, computation_names
 from hloexec.ops.registry import OPCODES, Role, find_opcode, role_of
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.extraction.slicing import Slice, slice_module
+from hloexec.tools.extraction.running import Slice, slice_module
 
 
 @frozen(eq=False)

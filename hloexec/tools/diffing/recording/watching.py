@@ -12,9 +12,16 @@ from hloexec.language.origins import hlo_line
 from hloexec.tools.diffing.correspondence import correspondence_of
 from hloexec.tools.diffing.findings import Diff, InstructionRun
 from hloexec.tools.diffing.partitioned.correspondence import partitioning_of
-from hloexec.tools.watching.findings import Column, Key, Watched
-from hloexec.tools.watching.recording import DifferenceRecorder, ValueStore
-from hloexec.tools.watching.values import ERROR, RUNS, of_errors
+from hloexec.tools.watching.recording import (
+    ERROR,
+    RUNS,
+    Column,
+    DifferenceRecorder,
+    Key,
+    ValueStore,
+    Watched,
+    of_errors,
+)
 
 
 def watch(

@@ -30,7 +30,7 @@ from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.recording.arrays import Window
 from hloexec.tools.diffing.recording.held import Holding
 from hloexec.tools.diffing.work import Work, cost_of
-from hloexec.tools.extraction.slicing import Slice, slice_module
+from hloexec.tools.extraction.running import Slice, slice_module
 
 _Run = Callable[[Inputs], list[Value]]
 _Operands = list[tuple[tuple[Node, ...], ...]]

@@ -28,7 +28,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from hloexec.analysis.numerics.error_budget import Chain, worst
+from hloexec.analysis.numerics.tolerances import Chain, worst
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen

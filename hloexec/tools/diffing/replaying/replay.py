@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.analysis.numerics.error_budget import Chain, worst
+from hloexec.analysis.numerics.tolerances import Chain, worst
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import largest_number, unit_roundoff
 from hloexec.core.values import Array

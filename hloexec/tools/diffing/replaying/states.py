@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array as column
 from collections.abc import Iterator
 
-from hloexec.analysis.numerics.error_budget import Chain
+from hloexec.analysis.numerics.tolerances import Chain
 from hloexec.core.structs import define
 from hloexec.tools.diffing.bounds import Bound
 from hloexec.tools.diffing.chains import NO_CHAIN

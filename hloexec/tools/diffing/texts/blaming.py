@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloexec.analysis.numerics.ulps import same_bits
+from hloexec.analysis.numerics.measuring import same_bits
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.tools.diffing.findings import Finding
 from hloexec.tools.diffing.graph import Graph, Node

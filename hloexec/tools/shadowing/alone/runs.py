@@ -1,28 +1,350 @@
-"""Runs in f64 in which one instruction, or a group of them, rounds; and what that does to the outputs."""
+"""Runs in f64 in which one instruction, or a group of them, rounds; and what that does to the outputs.
+
+A module in f64 whose steps can be told to round as those of the original do.
+
+Its parameters and constants are those of the original, converted. What has no form in f64 (random numbers, what reads
+bits, library calls without a routine in 64 bits) runs as it is, on operands converted to their types.
+
+Steps of a plan in f64 that round as those of the original do, where they are told to.
+
+The result of a step is rounded to the original's type. What sums numbers up gets, besides, what its own kernel adds to
+the error where it takes the same operands, rounded to their types. Or its operands are rounded, and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.core.ir import Module
+from hloexec.core.dtypes import ElementType
+from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, flat_shapes
+from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, Value, leaves
+from hloexec.core.values import Array, Inputs, Value, leaves, mapped
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
-from hloexec.ops.common import is_inexact
+from hloexec.engine.plan.schedule import after_dependencies, callees_first
+from hloexec.engine.plan.steps import Exchange, Plan, Step, inner_plans
+from hloexec.ops.attributes import Grammar, attribute_fields, computation_names
+from hloexec.ops.common import is_inexact, narrow
+from hloexec.ops.control.flow import make_conversion, make_element, make_tuple
 from hloexec.ops.policies.policy import REFERENCE
+from hloexec.ops.registry import Kernel, Role, entry_of, find_opcode, traits_of
 from hloexec.ops.relations import Place as Static
-from hloexec.tools.shadowing.alone.switches import Mode, switches_of
-from hloexec.tools.shadowing.alone.widened import suffix_of, widened_module
-from hloexec.tools.shadowing.kinds import summed_squares
+from hloexec.ops.traits import Rounding
+from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Kernels, kernels_of, retyped, widened_instruction
 from hloexec.tools.shadowing.outputs import LeafError
+from hloexec.tools.shadowing.places import summed_squares
 from hloexec.tools.shadowing.store import wide
+
+_SUFFIX = ".f64"
+
+
+def widened_module(module: Module, entry: Computation) -> Module:
+    """The module in f64. Instructions keep their names; those of computations get a suffix."""
+    names, suffix = {computation.name for computation in module}, suffix_of(module)
+    wide = [
+        _Widening(computation, suffix, is_entry=computation is entry).widened()
+        for computation in callees_first(module, entry)
+    ]
+    # Computations that something calls as they are.
+    named = {name for computation in wide for each in computation for name in computation_names(each.attributes)}
+    narrow = {each.name: each for name in named & names for each in callees_first(module, module.by_name[name])}
+    return Module(
+        name=module.name,
+        computations=(*narrow.values(), *wide),
+        entry_name=entry.name + suffix,
+        replica_count=module.replica_count,
+        num_partitions=module.num_partitions,
+    )
+
+
+def suffix_of(module: Module) -> str:
+    """What is added to the names of computations in f64: usually `.f64`."""
+    names, suffix = {computation.name for computation in module}, _SUFFIX
+    while any(name + suffix in names for name in names):
+        suffix += _SUFFIX
+    return suffix
+
+
+def has_no_wide_form(instruction: Instruction) -> bool:
+    """Whether an instruction runs as it is."""
+    entry = entry_of(instruction)
+    if entry is None:
+        return True
+    if entry.role in (Role.CUSTOM_CALL, Role.LIBRARY):
+        return entry.evaluate is None or not entry.is_pure
+    is_random = entry.role is Role.KERNEL and not entry.is_pure
+    return is_random or traits_of(instruction).reads_bits or entry.role is Role.COPY_START
+
+
+class _Widening:
+    """One computation, instruction by instruction."""
+
+    def __init__(self, computation: Computation, suffix: str, *, is_entry: bool) -> None:
+        self._computation = computation
+        self._suffix = suffix
+        self._is_entry = is_entry
+        self._names = {instruction.name for instruction in computation}
+        self._made: list[Instruction] = []
+        self._wide: dict[str, str] = {}
+
+    def widened(self) -> Computation:
+        computation = self._computation
+        for instruction in after_dependencies(computation, computation.instructions):
+            self._wide[instruction.name] = self._widen(instruction)
+        return attrs.evolve(
+            computation,
+            name=computation.name + self._suffix,
+            instructions=tuple(self._made),
+            root_name=self._wide[computation.root_name],
+            span=None,
+        )
+
+    def _widen(self, instruction: Instruction) -> str:
+        """The name of what holds an instruction's result in f64."""
+        entry = find_opcode(instruction.opcode)
+        plain = attrs.evolve(instruction, span=None, original_value=None, statistics=None)
+        is_given = entry is not None and (
+            entry.role is Role.CONSTANT or (entry.role is Role.PARAMETER and self._is_entry)
+        )
+        if is_given:
+            self._made.append(plain)
+            return self._converted(instruction.name, instruction.shape, retyped(instruction.shape, WIDE))
+        operands = [self._wide[name] for name in instruction.operands]
+        if has_no_wide_form(instruction):
+            return self._as_it_is(plain, operands)
+        self._made.append(attrs.evolve(self._wide_form(plain), operands=tuple(operands)))
+        return instruction.name
+
+    def _wide_form(self, instruction: Instruction) -> Instruction:
+        wide = widened_instruction(instruction, WIDE)
+        entry = entry_of(instruction)
+        if entry is not None and entry.wider is not None:
+            wide = attrs.evolve(wide, attributes=attrs.evolve(wide.attributes, custom_call_target=entry.wider))
+        return attrs.evolve(wide, attributes=_renamed(wide.attributes, self._suffix))
+
+    def _as_it_is(self, plain: Instruction, operands: list[str]) -> str:
+        """The result in f64 of the instruction as it is, on operands in their types."""
+        shapes = [operand.shape for operand in self._computation.operands_of(plain)]
+        given = [
+            self._converted(operand, retyped(shape, WIDE), shape)
+            for operand, shape in zip(operands, shapes, strict=True)
+        ]
+        self._made.append(attrs.evolve(plain, operands=tuple(given)))
+        return self._converted(plain.name, plain.shape, retyped(plain.shape, WIDE))
+
+    def _converted(self, name: str, shape: Shape, wanted: Shape) -> str:
+        """What has a shape, in the types of another one."""
+        if shape == wanted:
+            return name
+        leaves = [
+            leaf if before == after else self._make(leaf, make_conversion, after, leaf)
+            for leaf, before, after in zip(
+                self._leaves(name, shape), flat_shapes(shape), flat_shapes(wanted), strict=True
+            )
+        ]
+        return self._tupled(name, leaves, wanted)
+
+    def _leaves(self, name: str, shape: Shape) -> list[str]:
+        """The leaves of a value, depth first, taken out of its tuples."""
+        if not isinstance(shape, TupleShape):
+            return [name]
+        found = []
+        for number, part in enumerate(shape.elements):
+            its = self._make(name, make_element, shape, name, number)
+            found += self._leaves(its, part)
+        return found
+
+    def _tupled(self, name: str, leaves: list[str], shape: Shape) -> str:
+        """Leaves, depth first, in tuples again; those used are taken from the list."""
+        if not isinstance(shape, TupleShape):
+            return leaves.pop(0)
+        return self._make(name, make_tuple, shape, [self._tupled(name, leaves, part) for part in shape.elements])
+
+    def _make(self, source: str, make: Callable[..., Instruction], *arguments: Any) -> str:
+        name = take_name(source.partition(_SUFFIX)[0] + _SUFFIX, self._names)
+        self._made.append(make(name, *arguments))
+        return name
+
+
+def _renamed(attributes: Any, suffix: str) -> Any:
+    """Attributes that name the computations in f64, and shapes in it."""
+    changes: dict[str, Any] = {}
+    for declared in attribute_fields(None if attributes is None else type(attributes)).values():
+        value = getattr(attributes, declared.field)
+        if value is None:
+            continue
+        if declared.grammar is Grammar.COMPUTATION:
+            changes[declared.field] = value + suffix
+        elif declared.grammar is Grammar.COMPUTATION_LIST:
+            changes[declared.field] = tuple(name + suffix for name in value)
+        elif declared.grammar is Grammar.SHAPE:
+            changes[declared.field] = retyped(value, WIDE)
+        elif declared.grammar is Grammar.SHAPE_LIST:
+            changes[declared.field] = tuple(retyped(shape, WIDE) for shape in value)
+    return attrs.evolve(attributes, **changes) if changes else attributes
+
+
+_STEPWISE = (Rounding.SUM, Rounding.UNKNOWN, Rounding.FORMAT)
+Types = tuple[ElementType | None, ...]
+"""Those of the floats that f64 is wider than, leaf by leaf; None for others."""
+
+
+class Mode(enum.Enum):
+    """What a step rounds."""
+
+    NOTHING = enum.auto()
+    RESULT = enum.auto()
+    OPERANDS = enum.auto()
+
+
+class Switch:
+    """The function of a step in f64, which rounds what it is told to."""
+
+    def __init__(self, kernels: Kernels, computation: Computation, instruction: Instruction, function: Kernel) -> None:
+        self._kernels = kernels
+        self._computation, self._instruction = computation, instruction
+        self._function = function
+        self.mode = Mode.NOTHING
+        self.take: Callable[[Sequence[Array], Array], None] | None = None
+        """Is given the operands and the result of each run."""
+
+    def __call__(self, *operands: Any, **given: Any) -> Any:
+        if self.mode is Mode.NOTHING and self.take is None:
+            return self._function(*operands, **given)
+        # Operands are still needed, so that the result cannot take the place of one.
+        if self.mode is Mode.OPERANDS:
+            operands = self._rounded_operands(operands)
+        result = self._function(*operands)
+        if self.mode is Mode.RESULT:
+            result = _rounded(self._with_own_error(result, operands), self._types)
+        if self.take is not None:
+            self.take(operands, result)
+        return result
+
+    def exchanged(self, members: Mapping[int, Sequence[Array]]) -> dict[int, Any]:
+        """The same for a collective. Members that get one array still do."""
+        found: dict[int, Any] = self._function(members)
+        if self.mode is not Mode.RESULT:
+            return found
+        known = {id(result): _rounded(result, self._types) for result in found.values()}
+        return {member: known[id(result)] for member, result in found.items()}
+
+    @cached_property
+    def _types(self) -> Types:
+        return _narrow_types(self._instruction.shape)
+
+    @cached_property
+    def _operand_types(self) -> Types:
+        operands = self._computation.operands_of(self._instruction)
+        return tuple(entry for operand in operands for entry in _narrow_types(operand.shape))
+
+    @cached_property
+    def _own(self) -> Kernel | None:
+        """The original's kernel, where it rounds in more than its result."""
+        entry = find_opcode(self._instruction.opcode)
+        adds_up = entry is not None and (entry.role is Role.CUSTOM_CALL or entry.rounding in _STEPWISE)
+        return self._kernels.bound(self._computation, self._instruction, SAME) if adds_up else None
+
+    def _rounded_operands(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(map(_rounded_leaf, operands, self._operand_types))
+
+    def _with_own_error(self, result: Any, operands: Sequence[Any]) -> Any:
+        """The result, and by how much the original's kernel differs from the exact one on operands of its types: by
+        nothing where both are infinite."""
+        if self._own is None or len(operands) != len(self._operand_types):
+            return result
+        given = [_narrowed(operand, entry) for operand, entry in zip(operands, self._operand_types, strict=True)]
+        ours, exact = self._own(*given), self._function(*map(wide, given))
+        return _combined(_changed, result, ours, exact)
+
+
+def _changed(value: Any, ours: Any, exact: Any) -> Any:
+    difference = wide(ours) - exact
+    return np.where(ours == exact, value, value + difference)
+
+
+def _combined(function: Kernel, first: Any, *others: Any) -> Any:
+    """A function of the leaves of values that are alike."""
+    if not isinstance(first, tuple):
+        return function(first, *others)
+    return tuple(_combined(function, *each) for each in zip(first, *others, strict=True))
+
+
+def _rounded(value: Any, types: Types) -> Any:
+    """A value in f64, its leaves rounded to types."""
+    left = iter(types)
+    return mapped(value, lambda leaf: _rounded_leaf(leaf, next(left)))
+
+
+def _rounded_leaf(leaf: Any, entry: ElementType | None) -> Any:
+    return leaf if entry is None else wide(_narrowed(leaf, entry))
+
+
+def _narrowed(leaf: Any, entry: ElementType | None) -> Any:
+    return leaf if entry is None else narrow(np.asarray(leaf), entry)
+
+
+def _narrow_types(shape: Shape) -> Types:
+    entries = [leaf.array_shape.element_type for leaf in flat_shapes(shape)]
+    return tuple(entry if WIDE.of(entry) is not entry else None for entry in entries)
+
+
+def switches_of(plan: Plan, module: Module, suffix: str, wanted: Collection[Static]) -> dict[Static, list[Switch]]:
+    """Puts a switch into each step of a plan that computes one of these instructions of the original, as far as it
+    rounds; by the names of its computation and its instruction there. `suffix` is what the names of the plan's
+    computations have behind theirs."""
+    found: dict[Static, list[Switch]] = {}
+    kernels = kernels_of(module)
+    for step in _steps(plan):
+        home, name = step.scope.computation.name.removesuffix(suffix), step.instruction.name
+        if (home, name) not in wanted:
+            continue
+        computation = module.by_name[home]
+        instruction = computation.by_name[name]
+        if not rounds(instruction):
+            continue
+        if isinstance(step.flow, Exchange):
+            switch = Switch(kernels, computation, instruction, step.flow.function)
+            step.flow = attrs.evolve(step.flow, function=switch.exchanged)
+        elif step.kernel is not None and step.function is not None:
+            switch = Switch(kernels, computation, instruction, step.function)
+            step.kernel, step.function = attrs.evolve(step.kernel, function=switch), switch
+        else:
+            continue
+        found.setdefault((home, name), []).append(switch)
+    return found
+
+
+def _steps(plan: Plan) -> list[Step]:
+    """The steps of a plan and of those that it runs."""
+    plans, steps = [plan], []
+    seen = {id(plan)}
+    for current in plans:
+        for step in current.steps:
+            steps.append(step)
+            for inner in inner_plans(step.flow):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    plans.append(inner)
+    return steps
+
+
+def rounds(instruction: Instruction) -> bool:
+    """Whether an instruction computes a float that f64 is wider than."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.role in (Role.PARAMETER, Role.CONSTANT) or has_no_wide_form(instruction):
+        return False
+    return any(entry is not None for entry in _narrow_types(instruction.shape))
+
 
 Energies = tuple[float, ...]
 """For each output, the sum of the squares of the differences from the run in f64."""
@@ -44,12 +366,8 @@ class Reading:
     """The relative error of its result, as a whole, in the run of it in which that is largest."""
 
 
-@frozen(eq=False)
-class _Taken:
-    """A sum or difference of two operands, in one run of it."""
-
-    operands: tuple[Array, ...]
-    result: Array
+_Taken = tuple[Array, ...]
+"""The two operands of a sum or difference in one run of it, and its result."""
 
 
 class _Record:
@@ -63,7 +381,7 @@ class _Record:
         self._left -= sum(operand.size for operand in operands) + result.size
         if self._left > 0:
             # Memory may be used again.
-            self.runs.append(_Taken(tuple(map(np.array, operands)), np.array(result)))
+            self.runs.append(tuple(map(np.array, (*operands, result))))
 
 
 class WideRuns:
@@ -119,12 +437,12 @@ class WideRuns:
         energies = self._energies(self._run([static], Mode.OPERANDS))
         amplified = inherited = 0.0
         for ours, exact in zip(record.runs, self._exact_runs[static], strict=False):
-            if ours.result.shape != exact.result.shape:
+            if ours[-1].shape != exact[-1].shape:
                 break
             amplified = max(amplified, _amplification(ours, exact))
-            scale = summed_squares(exact.result)[1]
+            scale = summed_squares(exact[-1])[1]
             if scale > 0:
-                inherited = max(inherited, (summed_squares(ours.result - exact.result)[1] / scale) ** 0.5)
+                inherited = max(inherited, (summed_squares(ours[-1] - exact[-1])[1] / scale) ** 0.5)
         return Reading(energies, amplified, inherited)
 
     def _recorded(self, static: Static) -> _Record:
@@ -152,23 +470,20 @@ class WideRuns:
     def _leaves(self, results: Sequence[Value]) -> list[Array]:
         """The leaves of a result that the outputs are, each on the first of its devices."""
         by_device = {device: dict(leaves(results[device])) for device in {each.devices[0] for each in self._outputs}}
-        return [_floats(by_device[each.devices[0]][each.index]) for each in self._outputs]
+        found = [by_device[each.devices[0]][each.index] for each in self._outputs]
+        return [leaf if is_inexact(leaf) else np.zeros(1) for leaf in found]
 
 
 def _amplification(ours: _Taken, exact: _Taken) -> float:
     """How many times as large errors, relative to the larger operand, are relative to the result: the root of the mean
     square. Elements of which nothing is right count only if there are no others: what comes out as zero is such."""
     with np.errstate(all="ignore"):
-        sizes = np.maximum(*map(np.abs, exact.operands))
-        errors = [np.abs(mine - theirs) for mine, theirs in zip(ours.operands, exact.operands, strict=True)]
-        before = np.minimum(np.maximum(*errors) / sizes, 1.0)
-        after = np.minimum(np.abs(ours.result - exact.result) / np.abs(exact.result), 1.0)
+        *errors, error = (np.abs(mine - theirs) for mine, theirs in zip(ours, exact, strict=True))
+        *sizes, size = map(np.abs, exact)
+        before = np.minimum(np.maximum(*errors) / np.maximum(*sizes), 1.0)
+        after = np.minimum(error / size, 1.0)
     is_known = np.isfinite(before) & np.isfinite(after)
     is_right = is_known & (after < _RIGHT)
     where = is_right if before[is_right].any() else is_known
     total = summed_squares(before[where])[1]
     return float((summed_squares(after[where])[1] / total) ** 0.5) if total > 0 else 0.0
-
-
-def _floats(leaf: Any) -> Array:
-    return leaf if is_inexact(leaf) else np.zeros(1)

@@ -1,4 +1,11 @@
-"""The shares of instructions in the errors of the outputs, from runs in which each rounds alone.
+"""The shares of instructions in the errors of the outputs, from as many runs as are worth their time.
+
+How many runs in f64 cost about as much as the run with shadows that they follow.
+
+Both are estimated from what that run has done, never measured: the same module on the same inputs gets as many runs on
+any machine. The factors are nanoseconds on one core.
+
+The shares of instructions in the errors of the outputs, from runs in which each rounds alone.
 
 The shares that shadows hand on are estimates: they take the errors that meet in an instruction for independent, and
 those of an array for alike. Where much is lost, each instruction that rounds is therefore run alone, all others being
@@ -18,22 +25,59 @@ from itertools import chain
 
 import attrs
 
-from hloexec.core.ir import Module
-from hloexec.core.structs import frozen
+from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.structs import define, frozen
 from hloexec.core.values import Inputs, Value
 from hloexec.core.wording import first_line
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.options import Options
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.errors import HloError
+from hloexec.ops.costs import flops_of
 from hloexec.ops.policies.policy import REFERENCE
 from hloexec.ops.registry import operation_name, traits_of
 from hloexec.ops.relations import Place as Static
-from hloexec.tools.shadowing.alone.runs import Energies, WideRuns
-from hloexec.tools.shadowing.alone.switches import rounds
-from hloexec.tools.shadowing.blame import add_shares
+from hloexec.tools.shadowing.alone.runs import Energies, WideRuns, rounds
 from hloexec.tools.shadowing.outputs import LeafError
-from hloexec.tools.shadowing.places import Place
+from hloexec.tools.shadowing.places import Place, Worst, add_shares
+from hloexec.tools.shadowing.store import Amounts
+
+_LEAST = 300e6
+"""So much may runs take in any case."""
+
+
+@define
+class Work:
+    """What a run has done."""
+
+    events: int = 0
+    """Instructions that have run one by one."""
+    loop_events: int = 0
+    """Those of iterations of loops that were computed together."""
+    numbers: int = 0
+    """Elements of results."""
+    flops: int = 0
+    """Of contractions, and terms of sums."""
+    _known: dict[Static, int] = attrs.field(factory=dict, init=False)
+    """The FLOPs of one run of each instruction."""
+
+    def note(self, computation: Computation, instruction: Instruction, numbers: int, times: int = 1) -> None:
+        """Take some runs of an instruction, with so many numbers each, into account."""
+        key = computation.name, instruction.name
+        flops = self._known.get(key)
+        if flops is None:
+            flops = self._known[key] = flops_of(computation, instruction)
+        self.numbers += times * numbers
+        self.flops += times * flops
+
+
+def affordable_runs(work: Work, places: int) -> int:
+    """How many runs cost no more than the run with shadows, which has done this work at so many places."""
+    shadowing = 300e3 * places + 30e3 * work.events + 1e3 * work.loop_events + 6.0 * work.numbers + 0.2 * work.flops
+    planning = 200e3 * places
+    running = 300e3 + 4e3 * work.events + 0.9e3 * work.loop_events + 0.7 * work.numbers + 0.3 * work.flops
+    return int(max(0.0, max(shadowing, _LEAST) - planning) // running)
+
 
 _FEWEST = 3
 """The run in f64, and one for each of two groups."""
@@ -69,10 +113,6 @@ class Shares:
     """How many instructions have estimated shares beside measured ones, or share that of their group."""
 
 
-def estimated_shares(outputs: Sequence[LeafError], reason: str) -> Shares:
-    return Shares(tuple(outputs), reason)
-
-
 def measured_shares(
     module: Module,
     inputs: Inputs | None,
@@ -84,23 +124,23 @@ def measured_shares(
     options: Options,
 ) -> Shares:
     """Shares from at most so many runs; estimates where these do not tell."""
+    reason = ""
     if options.numerics != REFERENCE:
-        return estimated_shares(outputs, "other numerics than the reference have no form in f64")
-    if any(options[name] for name in _HOST):
-        return estimated_shares(outputs, "a run that takes values from the host is not repeated")
-    if any(output.relative_error > 0 and output.unit < _DOUBLE for output in outputs):
-        return estimated_shares(outputs, "no type is wider than f64")
-    if most < _FEWEST:
-        return estimated_shares(
-            outputs, "runs of single instructions would take long" if most else "no runs are allowed"
-        )
-    measuring = _Measuring(module, outputs, places, most)
-    try:
-        return measuring.shares(inputs, results, stages, options)
-    except Exception as error:
-        if not isinstance(error, HloError):
-            warn_of_failure("running instructions alone", error)
-        return estimated_shares(outputs, f"the module does not run in f64: {first_line(str(error))}")
+        reason = "other numerics than the reference have no form in f64"
+    elif any(options[name] for name in _HOST):
+        reason = "a run that takes values from the host is not repeated"
+    elif any(output.relative_error > 0 and output.unit < _DOUBLE for output in outputs):
+        reason = "no type is wider than f64"
+    elif most < _FEWEST:
+        reason = "runs of single instructions would take long" if most else "no runs are allowed"
+    else:
+        try:
+            return _Measuring(module, outputs, places, most).shares(inputs, results, stages, options)
+        except Exception as error:
+            if not isinstance(error, HloError):
+                warn_of_failure("running instructions alone", error)
+            reason = f"the module does not run in f64: {first_line(str(error))}"
+    return Shares(tuple(outputs), reason)
 
 
 class _Measuring:
@@ -112,7 +152,7 @@ class _Measuring:
         for number, place in enumerate(places):
             self._numbers[place.static].append(number)
         self._places = places
-        self._estimates: dict[int, float] = defaultdict(float)
+        self._estimates: Amounts = defaultdict(float)
         """By the numbers of places, what they are estimated to do to all outputs."""
         for output in outputs:
             add_shares(self._estimates, output.shares, output.weight)
@@ -143,7 +183,8 @@ class _Measuring:
             reading = runs.reading(static)
             stages.tick()
             if reading.amplified >= _AMPLIFIED and reading.inherited > 0:
-                reach = (self._inherited(static) / reading.inherited) ** 2
+                inherited = max((each.inherited for each in self._worst_runs(static)), default=0.0)
+                reach = (inherited / reading.inherited) ** 2
                 each = zip(reading.energies, own, totals, strict=True)
                 taken[static] = [_Cancelled.of(*energies, reach) for energies in each]
         alone = {
@@ -164,14 +205,20 @@ class _Measuring:
             for static, numbers in self._numbers.items()
             if rounds(self._places[numbers[0]].instruction) and any(map(self._has_added, numbers))
         ]
-        return sorted(found, key=lambda static: (-self._estimate(static), -self._added(static)))
+        return sorted(
+            found,
+            key=lambda static: (
+                -self._estimate(static),
+                -max(map(self._worst_added, self._numbers[static])),
+            ),
+        )
 
     def _possible_cancellers(self) -> list[Static]:
         """Sums and differences of two operands of floats with errors."""
         found = []
         for static, numbers in self._numbers.items():
             instruction = self._places[numbers[0]].instruction
-            if traits_of(instruction).cancels and rounds(instruction) and self._has_error(numbers):
+            if traits_of(instruction).cancels and rounds(instruction) and self._worst_runs(static):
                 found.append(static)
         return found
 
@@ -199,7 +246,7 @@ class _Measuring:
         for group in self._first_groups(candidates, left):
             round_together(group)
         while large := [group for group in self._groups if len(group) > 1]:
-            largest = max(large, key=lambda each: sum(self._scores(self._groups[each])))
+            largest = max(large, key=self._score)
             members = [static for static in candidates if static in largest]
             if left < min(len(members), 2):
                 break
@@ -272,7 +319,7 @@ class _Measuring:
         total = sum(sizes.values())
         return {static: size / total if total > 0 else 1.0 / len(group) for static, size in sizes.items()}
 
-    def _by_place(self, static: Static, output: LeafError) -> dict[int, float]:
+    def _by_place(self, static: Static, output: LeafError) -> Amounts:
         """An instruction's places, one for each of several devices, and how its share is divided among them."""
         numbers = self._numbers[static]
         for sizes in (
@@ -286,14 +333,11 @@ class _Measuring:
     def _energies_alone(self, static: Static) -> Energies | None:
         return self._groups.get(frozenset([static]))
 
-    def _scores(self, energies: Energies) -> list[float]:
-        return [
-            output.weight * energy / self._total(number)
-            for number, (output, energy) in enumerate(zip(self._outputs, energies, strict=True))
-        ]
-
-    def _total(self, number: int) -> float:
-        return sum(energies[number] for energies in self._groups.values()) or 1.0
+    def _score(self, group: frozenset[Static]) -> float:
+        """What a group does to all outputs, relative to what all groups do."""
+        totals = [sum(energies) or 1.0 for energies in zip(*self._groups.values(), strict=True)]
+        each = zip(self._outputs, self._groups[group], totals, strict=True)
+        return sum(output.weight * energy / total for output, energy, total in each)
 
     def _estimate(self, static: Static) -> float:
         return sum(self._estimates.get(number, 0.0) for number in self._numbers[static])
@@ -303,9 +347,6 @@ class _Measuring:
         parts = self._by_place(static, output)
         return self._places[max(parts, key=lambda number: parts[number])].kind(is_lost=False)
 
-    def _added(self, static: Static) -> float:
-        return max(map(self._worst_added, self._numbers[static]))
-
     def _worst_added(self, number: int) -> float:
         worst = self._places[number].worst
         return 0.0 if worst is None else worst.added
@@ -314,12 +355,9 @@ class _Measuring:
         kinds = self._places[number].kinds
         return self._worst_added(number) > 0 or any(kinds[kind] > 0 for kind in kinds if kind != "cancellation")
 
-    def _inherited(self, static: Static) -> float:
-        worst = [self._places[number].worst for number in self._numbers[static]]
-        return max((each.inherited for each in worst if each is not None), default=0.0)
-
-    def _has_error(self, numbers: Sequence[int]) -> bool:
-        return any(self._places[number].worst is not None for number in numbers)
+    def _worst_runs(self, static: Static) -> list[Worst]:
+        """The worst runs at its places, of those that have errors."""
+        return [worst for number in self._numbers[static] if (worst := self._places[number].worst) is not None]
 
 
 @frozen

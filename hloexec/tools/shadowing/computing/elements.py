@@ -16,8 +16,7 @@ import numpy as np
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.ops.resources import in_blocks
-from hloexec.tools.shadowing.computing.ranges import BLOCK, exact_ranges, row_by_row
-from hloexec.tools.shadowing.store import Shadow, wide
+from hloexec.tools.shadowing.store import BLOCK, Shadow, Shadows, exact_ranges, row_by_row, wide
 
 PART = 1 << 13
 """Elements of the parts of which the heaviest is looked at; they divide a block."""
@@ -43,16 +42,12 @@ class Difference:
     """The first places of the flat array where it is zero and exactly is not; None where nobody has looked."""
 
 
-def elementwise(
-    kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
-) -> Difference:
+def elementwise(kernel: Callable[..., Array], operands: Sequence[Array], shadows: Shadows, value: Array) -> Difference:
     """The difference of an elementwise instruction's exact results from `value`, its operands being their shadows."""
     return differences(_exact(kernel, operands, shadows), value)
 
 
-def count_unlike(
-    kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None], value: Array
-) -> int:
+def count_unlike(kernel: Callable[..., Array], operands: Sequence[Array], shadows: Shadows, value: Array) -> int:
     """How many elements of an elementwise instruction's result are not what it gives for its operands' shadows."""
     exact, flat = _exact(kernel, operands, shadows), row_by_row(value)
     counts = np.zeros(max(1, -(-flat.size // BLOCK)), np.int64)
@@ -64,9 +59,7 @@ def count_unlike(
     return int(counts.sum())
 
 
-def _exact(
-    kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sequence[Shadow | None]
-) -> Callable[[int, int], Array]:
+def _exact(kernel: Callable[..., Array], operands: Sequence[Array], shadows: Shadows) -> Callable[[int, int], Array]:
     """What a kernel gives for shadows, by ranges of the flat arrays."""
     ranges = [exact_ranges(operand, shadow) for operand, shadow in zip(operands, shadows, strict=True)]
 
@@ -284,7 +277,7 @@ class Sample:
         cls,
         kernel: Callable[..., Array],
         operands: Sequence[Array],
-        shadows: Sequence[Shadow | None],
+        shadows: Shadows,
         value: Array,
         places: Array | None,
     ) -> Sample:

@@ -1,4 +1,14 @@
-"""The shadow of one instruction's result, from those of its operands.
+"""The shadow of one instruction's result, from those of its operands, also where it is of f64.
+
+Shadows of f64 and c128: a value and its difference together have some 80 bits.
+
+What operands' differences do is computed with them made 2²⁷ times as large or so, beside which the rounding of f64
+vanishes, and divided by that factor again; what is not linear in them is as small. What the instruction itself adds is
+what the error-free transformations of sums and products leave over (Knuth; Dekker), or the difference from the same
+formula in a wider type where NumPy has one, or else from the formulas of the `exact` policy, which tells it to within
+half an ULP.
+
+The shadow of one instruction's result, from those of its operands.
 
 Elements that move take their differences with them; sorts move them as the run has sorted. Elementwise instructions go
 block by block (`elements`). All others are computed on whole arrays in f64: on the shadows, and on a part of the
@@ -9,23 +19,23 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from hloexec.analysis.numerics.leaves import energy_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.values import Array, flat
 from hloexec.ops.common import is_inexact
-from hloexec.ops.registry import Role, entry_of, traits_of
+from hloexec.ops.policies.exact.doubled import two_product, two_sum
+from hloexec.ops.registry import Entry, Kernel, Role, entry_of, traits_of
 from hloexec.ops.traits import Rounding, Traits
-from hloexec.tools.shadowing.absorption import Absorbing, absorbed, absorbed_before
-from hloexec.tools.shadowing.blame import blamed
-from hloexec.tools.shadowing.computing import doubled
 from hloexec.tools.shadowing.computing.elements import (
     SAMPLE,
+    Difference,
     Sample,
     count_unlike,
     difference_of_few,
@@ -34,14 +44,163 @@ from hloexec.tools.shadowing.computing.elements import (
     spread,
     taken,
 )
-from hloexec.tools.shadowing.computing.moving import Evaluated, exact_operands, moved, reordered
 from hloexec.tools.shadowing.computing.pending import Elements, Noting, Pending, is_finite, may_wait
-from hloexec.tools.shadowing.computing.steps import Steps, steps_of
-from hloexec.tools.shadowing.computing.wholes import whole
-from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Floats, Kernels
-from hloexec.tools.shadowing.kinds import Losses, losses
-from hloexec.tools.shadowing.places import Place
-from hloexec.tools.shadowing.store import Blame, Shadow, wide
+from hloexec.tools.shadowing.computing.wholes import Evaluated, exact_operands, moved, reordered, whole
+from hloexec.tools.shadowing.computing.widening import SAME, WIDE, Floats, Kernels, Steps, steps_of
+from hloexec.tools.shadowing.places import Absorbing, Losses, Place, absorbed, absorbed_before, blamed, losses
+from hloexec.tools.shadowing.store import Blame, Shadow, Shadows, wide
+
+_HEADROOM = 2.0**-26
+"""The largest of the enlarged differences, relative to the largest of the values."""
+_HAS_WIDER = np.finfo(np.longdouble).nmant >= 63
+
+
+def has_doubles(value: object) -> bool:
+    """Whether a result has floats of 64 bits."""
+    return any(_is_double(leaf) for leaf in flat(value))
+
+
+def _is_double(leaf: object) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype in (np.dtype(np.float64), np.dtype(np.complex128))
+
+
+def evaluated_doubles(
+    entry: Entry,
+    traits: Traits,
+    kernel: Kernel,
+    exact: Callable[[], Kernel],
+    value: object,
+    operands: Sequence[Any],
+    shadows: Shadows,
+) -> Iterator[tuple[Array, Difference | None, Sample | None]] | None:
+    """The leaves of floats of a result, each with its difference, and what a sample shows of it.
+
+    `exact` gives the kernel under the `exact` policy, where it is needed.
+    """
+    leaves = flat(value)
+    given = [wide(operand) if isinstance(operand, np.ndarray) else operand for operand in operands]
+    wrong = [number for number, shadow in enumerate(shadows) if shadow is not None]
+    parts = {number: _changes(kernel, given, {number: shadows[number]}, leaves) for number in wrong}
+    if len(wrong) > 1:
+        inherited = _changes(kernel, given, {number: shadows[number] for number in wrong}, leaves)
+    else:
+        inherited = next(iter(parts.values()), [0.0] * len(leaves))
+    added = _added(entry, traits, kernel, exact, given, leaves)
+    if len(added) != len(leaves):
+        return None
+    return _leaves(leaves, given, shadows, parts, inherited, added)
+
+
+def _leaves(
+    leaves: Sequence[Any],
+    operands: Sequence[Any],
+    shadows: Shadows,
+    parts: dict[int, list[Any]],
+    inherited: Sequence[Any],
+    added: Sequence[Any],
+) -> Iterator[tuple[Array, Difference | None, Sample | None]]:
+    for number, leaf in enumerate(leaves):
+        if not is_inexact(leaf):
+            continue
+        numbers = wide(leaf)
+        data = np.asarray(np.subtract(np.broadcast_to(inherited[number], leaf.shape), added[number]), numbers.dtype)
+        data = np.where(np.isfinite(data) & np.isfinite(numbers), data, 0)
+        energy = energy_of(data)
+        if not energy:
+            yield leaf, None, None
+            continue
+        difference = Difference(data, False, energy, 0)
+        places = sampled(difference, leaf)
+        here = {k: taken(np.asarray(part[number]), places) for k, part in parts.items()}
+        fits = all(isinstance(array, np.ndarray) and array.shape in ((), leaf.shape) for array in operands)
+        ours = taken(numbers, places)
+        own = np.broadcast_to(taken(np.broadcast_to(added[number], leaf.shape), places), ours.shape)
+        old = np.broadcast_to(taken(np.broadcast_to(inherited[number], leaf.shape), places), ours.shape)
+        yield (
+            leaf,
+            difference,
+            Sample(
+                ours,
+                ours + taken(data, places),
+                ours - own,
+                own,
+                -old,
+                tuple(taken(operand, places) for operand in operands) if fits else tuple(np.zeros(1) for _ in operands),
+                tuple(
+                    taken(operand, places) + taken(shadow.data, places) if shadow is not None and fits else None
+                    for operand, shadow in zip(operands, shadows, strict=True)
+                ),
+                tuple(here.get(k) for k in range(len(operands))),
+            ),
+        )
+
+
+def _changes(
+    kernel: Kernel, operands: Sequence[Any], shadows: dict[int, Shadow | None], leaves: Sequence[Any]
+) -> list[Any]:
+    """What the differences of some operands change in each leaf."""
+    differences = {}
+    reach = np.inf
+    for number, shadow in shadows.items():
+        assert shadow is not None
+        array = operands[number]
+        data = np.subtract(shadow.data, array) if shadow.is_whole else shadow.data.astype(array.dtype, copy=False)
+        data = np.where(np.isfinite(data), data, 0)
+        differences[number] = data
+        sizes = [np.abs(each[np.isfinite(each)]).max(initial=0.0) for each in (array, data)]
+        if sizes[1]:
+            reach = min(reach, max(sizes[0], sizes[1]) * _HEADROOM / sizes[1])
+    factor = 2.0 ** np.floor(np.log2(max(1.0, reach))) if np.isfinite(reach) else 1.0
+    given = [
+        operand + factor * differences[number] if number in differences else operand
+        for number, operand in enumerate(operands)
+    ]
+    moved, before = flat(kernel(*given)), flat(kernel(*operands))
+    return [
+        np.subtract(ours, theirs) / factor if isinstance(leaf, np.ndarray) and ours.dtype.kind in "fc" else 0.0
+        for ours, theirs, leaf in zip(moved, before, leaves, strict=True)
+    ]
+
+
+def _added(
+    entry: Entry,
+    traits: Traits,
+    kernel: Kernel,
+    exact: Callable[[], Kernel],
+    operands: Sequence[Any],
+    leaves: Sequence[Any],
+) -> list[Any]:
+    """What an instruction adds to the error of each leaf: value − exact."""
+    if entry.rounding is Rounding.NONE:
+        return [0.0] * len(leaves)
+    if len(leaves) == 1 and entry.is_elementwise:
+        value = leaves[0]
+        if traits.converts:
+            return [np.subtract(wide(value), operands[0])]
+        if (traits.cancels or traits.is_product) and value.dtype == np.float64:
+            return [_left_over(kernel, operands, is_product=traits.is_product)]
+        ufunc = kernel if isinstance(kernel, np.ufunc) else getattr(kernel, "func", None)
+        if _HAS_WIDER and isinstance(ufunc, np.ufunc):
+            wider = ufunc(*(_wider(operand) for operand in operands))
+            return [np.asarray(_wider(value) - wider).astype(value.dtype)]
+    return [
+        np.subtract(wide(leaf), theirs) if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc" else 0.0
+        for leaf, theirs in zip(leaves, flat(exact()(*operands)), strict=True)
+    ]
+
+
+def _left_over(kernel: Kernel, operands: Sequence[Any], *, is_product: bool) -> Array:
+    """What a sum, difference or product of two operands has that its rounded value lacks, with the sign of an error."""
+    lhs, rhs = operands
+    if is_product:
+        return np.asarray(np.negative(two_product(lhs, rhs)[1]))
+    # Of a sum or a difference, which one it is.
+    sign = float(np.ravel(kernel(np.zeros(1), np.ones(1)))[0])
+    return np.asarray(np.negative(two_sum(lhs, sign * rhs)[1]))
+
+
+def _wider(array: Array) -> Array:
+    return array.astype(np.clongdouble if array.dtype.kind == "c" else np.longdouble)
 
 
 class Evaluation:
@@ -63,7 +222,7 @@ class Evaluation:
         self.absorbing = Absorbing(computation, instruction)
         self.source: Evaluation | None = None
         """Of a convert, the sum or product that it rounds."""
-        self._known: dict[Floats, Callable[..., Any] | None] = {}
+        self._known: dict[Floats, Kernel | None] = {}
         self.doubt = ""
         """Why some of its results are taken as they are; empty where none is."""
         self.is_failing = False
@@ -84,7 +243,7 @@ class Evaluation:
         """Whether its results are elements of its operands in an order that it finds."""
         return self.entry is not None and self.entry.order is not None
 
-    def kernel(self, floats: Floats) -> Callable[..., Any] | None:
+    def kernel(self, floats: Floats) -> Kernel | None:
         if floats not in self._known:
             self._known[floats] = self._kernels.bound(self.computation, self.instruction, floats)
         return self._known[floats]
@@ -97,9 +256,7 @@ class Evaluation:
         """What the steps of its own did to each leaf of its result."""
         return steps_of(self._kernels, self.computation, self.instruction, operands)
 
-    def evaluated(
-        self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]
-    ) -> list[Evaluated] | None:
+    def evaluated(self, value: object, operands: Sequence[Any], shadows: Shadows) -> list[Evaluated] | None:
         """The leaves of floats of a result; None where it cannot be computed in f64."""
         if self.traits.moves is not None and not self.traits.reads_bits:
             return moved(self, value, operands, shadows)
@@ -113,13 +270,13 @@ class Evaluation:
         kernel = self.kernel(WIDE)
         if kernel is None:
             return None
-        if doubled.is_needed(value):
+        if has_doubles(value):
             return self._doubled(kernel, value, operands, shadows)
         if self.is_elementwise and isinstance(value, np.ndarray):
-            return [self._elementwise(kernel, value, operands, shadows)]
+            return [self._elementwise(value, operands, shadows)]
         return whole(self, kernel, value, operands, shadows)
 
-    def decisions(self, value: object, operands: Sequence[Any], shadows: Sequence[Shadow | None]) -> int:
+    def decisions(self, value: object, operands: Sequence[Any], shadows: Shadows) -> int:
         """How many elements of a result's leaves of integers and preds would be others on the shadows."""
         kernel = self.kernel(WIDE)
         if kernel is None or self.traits.reads_bits or self.is_sorting:
@@ -135,33 +292,25 @@ class Evaluation:
 
     # Arithmetic
 
-    def _elementwise(
-        self,
-        kernel: Callable[..., Array],
-        value: Array,
-        operands: Sequence[Array],
-        shadows: Sequence[Shadow | None],
-    ) -> Evaluated:
+    def _elementwise(self, value: Array, operands: Sequence[Array], shadows: Shadows) -> Evaluated:
         self.absorbing.keep(value, operands)
         if may_wait(value, shadows) and is_finite(value):
-            found = self._waiting(kernel, value, operands, shadows)
+            found = self._waiting(value, operands, shadows)
             if found is not None:
                 return found
-        return self._at_once(kernel, value, operands, shadows)
+        return self._at_once(value, operands, shadows)
 
-    def _at_once(
-        self, kernel: Callable[..., Array], value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
-    ) -> Evaluated:
-        sample = self._sample(kernel, value, operands, shadows, None) if value.size <= SAMPLE else None
+    def _at_once(self, value: Array, operands: Sequence[Array], shadows: Shadows) -> Evaluated:
+        sample = self._sample(value, operands, shadows, None) if value.size <= SAMPLE else None
         if sample is not None:
             found = difference_of_few(sample, value)
         else:
-            found = elementwise(self.in_range(kernel), operands, shadows, value)
+            found = elementwise(self.exact_kernel, operands, shadows, value)
         if not found.energy and not found.is_whole:
             return Evaluated(value, None, None)
         places = sampled(found, value)
         if sample is None:
-            sample = self._sample(kernel, value, operands, shadows, places)
+            sample = self._sample(value, operands, shadows, places)
         its_losses = self._losses(sample, value, shadows)
         mask = sample.absorbed if places is None and sample.absorbed is not None and sample.absorbed.any() else None
         if mask is None and places is None and self.traits.converts and not its_losses.added:
@@ -173,19 +322,17 @@ class Evaluation:
             absorbed=None if mask is None else mask.reshape(value.shape),
         )
 
-    def _waiting(
-        self, kernel: Callable[..., Array], value: Array, operands: Sequence[Array], shadows: Sequence[Shadow | None]
-    ) -> Evaluated | None:
+    def _waiting(self, value: Array, operands: Sequence[Array], shadows: Shadows) -> Evaluated | None:
         """A leaf whose shadow is pending; None where a sample shows no error."""
         places = spread(value.size)
-        sample = self._sample(kernel, value, operands, shadows, places)
+        sample = self._sample(value, operands, shadows, places)
         its_losses = self._losses(sample, value, shadows)
         energy = (its_losses.added + its_losses.inherited) * (value.size / places.size)
         if not energy > 0 or not np.isfinite(energy):
             return None
         links = tuple(None if shadow is None else shadow.pending for shadow in shadows)
         pending = Pending(
-            kernel=self.in_range(kernel),
+            kernel=self.exact_kernel,
             operands=tuple(
                 operand if before is None else None for operand, before in zip(operands, links, strict=True)
             ),
@@ -203,25 +350,16 @@ class Evaluation:
 
     def _blamed(self, elements: Elements) -> tuple[Array, Blame]:
         """What some elements say; as `Pending.blamed` has it."""
-        kernel = self.kernel(WIDE)
-        assert kernel is not None
         value, operands, shadows = elements.value, elements.operands, elements.shadows
-        sample = Sample.of_elements(self.in_range(kernel), [*map(wide, operands)], elements.exact, wide(value))
+        sample = Sample.of_elements(self.exact_kernel, [*map(wide, operands)], elements.exact, wide(value))
         self._note_absorbed(sample, value, operands, shadows, elements.first, elements.places)
         its_losses = self._losses(sample, value, shadows)
         if elements.noting is not Noting.NOTHING:
             self.place.take(its_losses, only_counts=elements.noting is Noting.COUNTS)
         return sample.exact, blamed(self.number, its_losses, shadows, element_type_of(value.dtype))
 
-    def _sample(
-        self,
-        kernel: Callable[..., Array],
-        value: Array,
-        operands: Sequence[Array],
-        shadows: Sequence[Shadow | None],
-        places: Array | None,
-    ) -> Sample:
-        sample = Sample.of(self.in_range(kernel), operands, shadows, value, places)
+    def _sample(self, value: Array, operands: Sequence[Array], shadows: Shadows, places: Array | None) -> Sample:
+        sample = Sample.of(self.exact_kernel, operands, shadows, value, places)
         self._note_absorbed(sample, value, operands, shadows, operands[0], places)
         return sample
 
@@ -230,7 +368,7 @@ class Evaluation:
         sample: Sample,
         value: Array,
         operands: Sequence[Array],
-        shadows: Sequence[Shadow | None],
+        shadows: Shadows,
         first: Array | None,
         places: Array | None,
     ) -> None:
@@ -245,15 +383,17 @@ class Evaluation:
             its = sample.operands if terms is operands else [wide(taken(each, places)) for each in terms]
             sample.absorbed = absorbed(sample.value, its, sample.added, element_type_of(value.dtype), is_sum=is_sum)
 
-    def _losses(self, sample: Sample, value: Array, shadows: Sequence[Shadow | None]) -> Losses:
+    def _losses(self, sample: Sample, value: Array, shadows: Shadows) -> Losses:
         units = [shadow.blame.unit for shadow in shadows if shadow is not None]
         return losses(sample, element_type_of(value.dtype), self.traits, max(units, default=0.0))
 
-    def in_range(self, kernel: Callable[..., Array]) -> Callable[..., Array]:
-        """The kernel, but beyond the numbers of f64 with the largest and the smallest of them, so that a function that
-        overflows or underflows there, too, is not taken to be right."""
-        is_function = self.entry is not None and self.entry.rounding is Rounding.FUNCTION
-        if not is_function:
+    @cached_property
+    def exact_kernel(self) -> Callable[..., Array]:
+        """The kernel for f64, which it has; but beyond the numbers of f64 with the largest and the smallest of them, so
+        that a function that overflows or underflows there, too, is not taken to be right."""
+        kernel = self.kernel(WIDE)
+        assert kernel is not None
+        if self.entry is None or self.entry.rounding is not Rounding.FUNCTION:
             return kernel
         traits = self.traits
 
@@ -278,14 +418,14 @@ class Evaluation:
 
     def _doubled(
         self,
-        kernel: Callable[..., Any],
+        kernel: Kernel,
         value: object,
         operands: Sequence[Any],
-        shadows: Sequence[Shadow | None],
+        shadows: Shadows,
     ) -> list[Evaluated] | None:
         assert self.entry is not None
         exact = partial(self._kernels.exact, self.computation, self.instruction)
-        found = doubled.evaluated(self.entry, self.traits, kernel, exact, value, operands, shadows)
+        found = evaluated_doubles(self.entry, self.traits, kernel, exact, value, operands, shadows)
         if found is None:
             return None
         return [

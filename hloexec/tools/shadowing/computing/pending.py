@@ -19,7 +19,6 @@ import numpy as np
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
-from hloexec.tools.shadowing.blame import with_vanished
 from hloexec.tools.shadowing.computing.elements import (
     PART,
     SHARE,
@@ -32,8 +31,8 @@ from hloexec.tools.shadowing.computing.elements import (
     spread,
     taken,
 )
-from hloexec.tools.shadowing.computing.ranges import Ranges, exact_ranges, row_by_row
-from hloexec.tools.shadowing.store import Shadow, wide
+from hloexec.tools.shadowing.places import with_vanished
+from hloexec.tools.shadowing.store import Ranges, Shadow, Shadows, exact_ranges, row_by_row, wide
 
 if TYPE_CHECKING:
     from hloexec.tools.shadowing.store import Blame
@@ -63,7 +62,7 @@ class Elements:
     operands: Sequence[Array]
     exact: Sequence[Array | None]
     """The operands without rounding; None where they have no error."""
-    shadows: Sequence[Shadow | None]
+    shadows: Shadows
     """Those of the operands as a whole."""
     first: Array | None
     """The whole of the first operand, where that is still there."""
@@ -258,7 +257,7 @@ def _chain(wanted: Sequence[Pending]) -> dict[int, Pending]:
     return found
 
 
-def may_wait(value: Array, shadows: Sequence[Shadow | None]) -> bool:
+def may_wait(value: Array, shadows: Shadows) -> bool:
     """Whether the shadow of an elementwise instruction's result may be computed later."""
     if value.size < _LEAST or value.dtype.kind == "c" or value.dtype.itemsize > 4:
         return False

@@ -1,32 +1,43 @@
-"""Kernels of instructions with other element types: the same attributes, the same formulas, wider floats.
+"""Kernels of instructions with other element types, and what the steps of a sum absorb.
+
+Kernels of instructions with other element types: the same attributes, the same formulas, wider floats.
 
 A shadow is computed by the kernel of the instruction's own entry, for f64 in place of every float and c128 in place of
 every complex type. Where elements only move, the kernel moves differences in whichever type they are kept.
+
+What is absorbed within one instruction: in the steps of a sum that is rounded after each, as a scatter's.
+
+The instruction is computed once more, with its combiner watched: of each step, what it is given and what it gives is
+compared with what it would give exactly.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, change_arrays
 from hloexec.core.lifetimes import remembered
-from hloexec.core.structs import frozen
-from hloexec.core.values import Array
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Array, flat
 from hloexec.engine.options import DEFAULTS
 from hloexec.engine.plan.callee import PlanCallee
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import HloError
+from hloexec.ops.common import is_inexact
 from hloexec.ops.policies.policy import POLICIES, REFERENCE, NumericsPolicy
-from hloexec.ops.registry import CUSTOM_CALLS, Callee, Role, Site, entry_of, find_opcode
+from hloexec.ops.reduction.reducers import UFUNCS, recognise_components, unrecognised
+from hloexec.ops.registry import CUSTOM_CALLS, Callee, Kernel, Role, Site, entry_of, find_opcode
 from hloexec.ops.traits import Rounding
+from hloexec.tools.shadowing.places import absorbed
+from hloexec.tools.shadowing.store import wide
 
 
 @frozen
@@ -59,9 +70,9 @@ class Kernels:
     def __init__(self, module: Module) -> None:
         self._module = weakref.ref(module)
         self._callees: dict[tuple[str, Floats], Callee] = {}
-        self._bound: dict[tuple[str, str, Floats, int], Callable[..., Any] | None] = {}
+        self._bound: dict[tuple[str, str, Floats, int], Kernel | None] = {}
 
-    def bound(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
+    def bound(self, computation: Computation, instruction: Instruction, floats: Floats) -> Kernel | None:
         """The kernel of an instruction; None where it has none, or none that takes such floats."""
         # Users may give a library call another entry.
         key = computation.name, instruction.name, floats, id(entry_of(instruction))
@@ -69,7 +80,7 @@ class Kernels:
             self._bound[key] = self._found(computation, instruction, floats)
         return self._bound[key]
 
-    def _found(self, computation: Computation, instruction: Instruction, floats: Floats) -> Callable[..., Any] | None:
+    def _found(self, computation: Computation, instruction: Instruction, floats: Floats) -> Kernel | None:
         entry = entry_of(instruction)
         if entry is None or not entry.is_pure:
             return None
@@ -78,7 +89,7 @@ class Kernels:
         except HloError:
             return None
 
-    def exact(self, computation: Computation, instruction: Instruction) -> Callable[..., Any]:
+    def exact(self, computation: Computation, instruction: Instruction) -> Kernel:
         """The kernel of an instruction that has one for f64, under the `exact` policy: within half an ULP of f64."""
         kernel = self._site(computation, instruction, WIDE, POLICIES["exact"]).kernel()
         assert kernel is not None
@@ -112,14 +123,14 @@ class Kernels:
 
     def calling(
         self, computation: Computation, instruction: Instruction, watch: Callable[[str], Callee]
-    ) -> Callable[..., Any] | None:
+    ) -> Kernel | None:
         """The kernel of an instruction that calls computations as they are given by name; None where it has none."""
         entry = find_opcode(instruction.opcode)
         if entry is None or entry.evaluate is None or entry.role is not Role.KERNEL:
             return None
         return self._site(computation, instruction, SAME, watch=watch).bound(entry.evaluate)
 
-    def exchange(self, computation: Computation, instruction: Instruction) -> Callable[..., Any]:
+    def exchange(self, computation: Computation, instruction: Instruction) -> Kernel:
         """The kernel of a collective, from what its members hold to what they get."""
         site = self._site(computation, instruction, WIDE)
         assert site.entry.exchange is not None
@@ -174,3 +185,101 @@ def _widened_literal(literal: Literal, floats: Floats) -> Literal:
     array: Array = literal.value
     with np.errstate(all="ignore"):
         return Literal.from_array(np.asarray(array.astype(shape.element_type.storage), order="C"), shape)
+
+
+_MOST_STEPS = 4096
+"""After so many the rest is taken to be like them."""
+
+
+@define(eq=False)
+class Steps:
+    """What the steps of an instruction did to one leaf of floats of its result."""
+
+    absorbed: int = 0
+    """How many numbers, of those that were combined, changed nothing or lost half of their digits."""
+    error_of_absorbed: float = 0.0
+    """The sum of the absolute errors of these steps."""
+    error: float = 0.0
+    """The same of all steps."""
+
+    @property
+    def share(self) -> float:
+        return self.error_of_absorbed / self.error if self.error > 0 else 0.0
+
+
+class _EnoughError(Exception):
+    """Raised after the last step that is watched."""
+
+
+def steps_of(
+    kernels: Kernels, computation: Computation, instruction: Instruction, operands: Sequence[Any]
+) -> list[Steps]:
+    """What the steps did to each leaf of floats of an instruction's result; empty if it takes none of its own: if it
+    calls no combiner, or rounds what that gives once only."""
+    watched: list[_Watched] = []
+
+    def watch(name: str) -> Callee:
+        callee = kernels.callee(name, SAME)
+        found = _Watched(callee, kernels.callee(name, WIDE), is_stepwise=_is_stepwise(computation, instruction, callee))
+        watched.append(found)
+        return found
+
+    kernel = kernels.calling(computation, instruction, watch)
+    if kernel is None or not watched:
+        return []
+    try:
+        with np.errstate(all="ignore"):
+            kernel(*operands)
+    except _EnoughError:
+        pass
+    return watched[-1].leaves
+
+
+def _is_stepwise(computation: Computation, instruction: Instruction, callee: Callee) -> bool:
+    """Whether what an opcode adds up, with a combiner that it knows, is rounded after each step."""
+    entry = find_opcode(instruction.opcode)
+    if entry is None or entry.summed is None:
+        return False
+    shapes = tuple(operand.shape for operand in computation.operands_of(instruction))
+    if not all(isinstance(shape, ArrayShape) for shape in shapes):
+        return False
+    summation = entry.summed(
+        attributes=instruction.attributes, shape=instruction.shape, operand_shapes=shapes, computations=(callee,)
+    )
+    return summation is not None and summation.is_stepwise
+
+
+class _Watched:
+    """A called computation of which each call is compared with what it would give exactly."""
+
+    def __init__(self, callee: Callee, exact: Callee, *, is_stepwise: bool) -> None:
+        self._callee = callee
+        self._exact = exact
+        self._names = recognise_components(callee.computation)
+        self.computation = unrecognised(callee.computation) if is_stepwise else callee.computation
+        self.leaves: list[Steps] = []
+        self._calls = 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._calls == _MOST_STEPS:
+            raise _EnoughError
+        self._calls += 1
+        result = self._callee(*arguments)
+        results, exact = flat(result), flat(self._exact(*map(wide, arguments)))
+        floats = [number for number, value in enumerate(results) if is_inexact(value)]
+        self.leaves = self.leaves or [Steps() for _ in floats]
+        for steps, number in zip(self.leaves, floats, strict=True):
+            terms = list(map(wide, arguments[number :: len(results)]))
+            self._note(steps, results[number], exact[number], terms, number)
+        return result
+
+    def _note(self, steps: Steps, value: Array, exact: Array, terms: Sequence[Array], number: int) -> None:
+        ours = wide(value)
+        added = np.where(np.isfinite(ours) & np.isfinite(exact), ours - exact, 0.0)
+        sizes = np.abs(added)
+        is_sum = self._names is not None and UFUNCS.get(self._names[number]) is np.add
+        found = absorbed(ours, terms, added, element_type_of(value.dtype), is_sum=is_sum)
+        steps.error += float(sizes.sum())
+        if found is not None:
+            steps.absorbed += int(np.count_nonzero(found))
+            steps.error_of_absorbed += float(sizes[found].sum())

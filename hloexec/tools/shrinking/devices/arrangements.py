@@ -15,12 +15,15 @@ from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.errors import HloError, InputError
 from hloexec.ops.relations import Place
-from hloexec.tools.shrinking.devices.axes import DeviceAxes, arrangements
-from hloexec.tools.shrinking.devices.constants import DeviceConstants
-from hloexec.tools.shrinking.devices.dimensions import require_partitioned
-from hloexec.tools.shrinking.devices.numbers import DeviceValues, literal_of
-from hloexec.tools.shrinking.devices.own_constants import Originals, with_own_constants, without_copies
-from hloexec.tools.shrinking.devices.rewriting import for_fewer_devices
+from hloexec.tools.shrinking.devices.axes import DeviceAxes, arrangements, for_fewer_devices, require_partitioned
+from hloexec.tools.shrinking.devices.constants import (
+    DeviceConstants,
+    DeviceValues,
+    Originals,
+    literal_of,
+    with_own_constants,
+    without_copies,
+)
 from hloexec.tools.shrinking.dimensions import Dimensions
 from hloexec.tools.shrinking.positions import ConstantChange, lengths_by_constant
 

@@ -1,8 +1,12 @@
-"""The grid of a module's devices, as collectives, shardings and partition numbers show it, and its shorter forms."""
+"""The axes of a module's devices: where they are found, what depends on them, and the module for shorter ones.
+
+The axes are dimensions, too: what a collective gathers is as many times longer as there are devices in a group. What
+devices compute from their numbers counts along them, as positions do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise, product
 from math import prod
 from typing import Any
@@ -10,16 +14,31 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, Instruction, Module, NamedSharding, TileSharding, flat_shapes
+from hloexec.core.ir import (
+    ArrayShape,
+    Computation,
+    Instruction,
+    IotaTiles,
+    Module,
+    NamedSharding,
+    ReplicaGroups,
+    Sharding,
+    ShardingType,
+    TileSharding,
+    TupleSharding,
+    flat_shapes,
+)
+from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import define
 from hloexec.engine.devices.tiles import tiles_of
 from hloexec.engine.devices.topology import Topology, groups_of
 from hloexec.errors import HloError, InputError
-from hloexec.ops.relations import Place, Relations
-from hloexec.tools.shrinking.devices.constants import DeviceConstants
-from hloexec.tools.shrinking.devices.grid import Block, Grid, Run, Shorter, runs_of
-from hloexec.tools.shrinking.devices.numbers import NOTHING, DeviceValues
-from hloexec.tools.shrinking.primes import divisors
+from hloexec.ops.collective.sending import AllToAllAttributes
+from hloexec.ops.registry import Role, role_of, traits_of
+from hloexec.ops.relations import Place, Position, Relations, Value
+from hloexec.tools.shrinking.devices.constants import NOTHING, DeviceConstants, DeviceValues
+from hloexec.tools.shrinking.devices.grid import Block, Grid, Run, Shorter, pairs_for, runs_of
+from hloexec.tools.shrinking.grouping import divisors
 
 
 def is_collective(instruction: Instruction) -> bool:
@@ -173,3 +192,182 @@ def _checked_axes(grid: Grid, wanted: tuple[int, ...]) -> tuple[int, ...]:
             f"{' × '.join(map(str, wanted))}: each axis needs a size that divides it"
         )
     return wanted
+
+
+def require_partitioned(module: Module) -> None:
+    """InputError where XLA's partitioner has not divided a module yet, or something names devices in another way."""
+    for computation in module:
+        for instruction in computation:
+            where = f"%{instruction.name} in {computation.name}"
+            target = getattr(instruction.attributes, "custom_call_target", "")
+            if target in _UNPARTITIONED or target.startswith("xla.sdy."):
+                raise InputError(
+                    f"{where} ({target}) is for XLA's partitioner: the number of devices can change only after it"
+                )
+            if any("source_target_pairs" in name for name, _ in instruction.frontend_attributes or ()):
+                raise InputError(f"{where} names devices in its frontend attributes, which hloexec does not change")
+
+
+_UNPARTITIONED = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+
+
+def device_group(instruction: Instruction, relations: Relations, where: Place, axes: DeviceAxes) -> int | None:
+    """The dimension that is as long as a group of a collective."""
+    block = axes.group(instruction) if is_collective(instruction) else None
+    if block is None:
+        return None
+    is_split = isinstance(instruction.attributes, AllToAllAttributes) and instruction.attributes.dimension is None
+    if is_split and axes.shorter.changes(block):
+        raise InputError(
+            f"%{instruction.name} in {where[0]} has one operand for each of {axes.grid.size(block)} devices, and their "
+            "number cannot change; XLA makes it of an all-to-all of one array, and before that it can"
+        )
+    return axes.dimension(block, relations, where)
+
+
+def device_starts(
+    computation: Computation, instruction: Instruction, relations: Relations, axes: DeviceAxes
+) -> Mapping[int, int]:
+    """By operand, the dimension of the axes along which a slice's start index counts."""
+    if role_of(instruction) is not Role.KERNEL:
+        return {}
+    found = {}
+    for number, name in enumerate(instruction.operands[1:], 1):
+        block = axes.counted((computation.name, name))
+        if block is not None:
+            found[number] = axes.dimension(block, relations, (computation.name, instruction.name))
+    return found
+
+
+def relate_devices(
+    module: Module, relations: Relations, values: Mapping[str, Mapping[str, Value]], axes: DeviceAxes
+) -> None:
+    """Say along which axes numbers of devices count."""
+    for computation in module:
+        for instruction in computation:
+            place = (computation.name, instruction.name)
+            value = values[computation.name][instruction.name]
+            if axes.values.known.get(place, NOTHING).sources and isinstance(instruction.shape, ArrayShape):
+                _relate_index(instruction, place, value, values[computation.name], relations, axes)
+    for place, block in axes.constants.tables.items():
+        (axis,) = values[place[0]][place[1]].axes
+        relations.tie(axis, axes.dimension(block, relations, place))
+
+
+def _relate_index(
+    instruction: Instruction,
+    place: Place,
+    value: Value,
+    values: Mapping[str, Value],
+    relations: Relations,
+    axes: DeviceAxes,
+) -> None:
+    numbers = axes.values.differing(place)
+    if numbers is not None and numbers.dtype != bool:
+        wide = numbers.astype(np.int64)
+        block = axes.grid.block_of(wide)
+        if block is not None and wide.max() - wide.min() < axes.grid.size(block):
+            position = Position(value.unit, (axes.dimension(block, relations, place),))
+            relations.positions.append(position)
+    if numbers is None and traits_of(instruction).keeps_unit:
+        for name in instruction.operands:
+            relations.units.tie(values[name].unit, value.unit)
+
+
+def for_fewer_devices(module: Module, axes: DeviceAxes) -> Module:
+    """The module with groups, pairs and shardings along shorter axes."""
+    count = axes.shorter.after.count
+    is_partitioned = axes.topology.partitions > 1
+
+    def for_fewer(computation: Computation, instruction: Instruction) -> Instruction:
+        where = f"%{instruction.name} in {computation.name}"
+        attributes, sharding = instruction.attributes, instruction.sharding
+        if is_collective(instruction):
+            attributes = _attributes(attributes, axes.shorter, where)
+        if sharding is not None:
+            sharding = _sharding(sharding, axes.shorter, where)
+        return attrs.evolve(instruction, attributes=attributes, sharding=sharding)
+
+    counts = {"num_partitions": count if is_partitioned else 1, "replica_count": 1 if is_partitioned else count}
+    return map_instructions(module, for_fewer, **counts)
+
+
+def _attributes(attributes: Any, shorter: Shorter, where: str) -> Any:
+    pairs = getattr(attributes, "source_target_pairs", None)
+    if pairs is not None:
+        return attrs.evolve(attributes, source_target_pairs=pairs_for(pairs, shorter, where))
+    groups: ReplicaGroups = attributes.replica_groups
+    if groups.device_count != shorter.before.count:
+        return attributes
+    found = [shorter.renumbered(group) for group in groups.expand()]
+    left = tuple(group for group in found if group)
+    if groups.groups:
+        return attrs.evolve(attributes, replica_groups=ReplicaGroups(left))
+    iota = _iota(left, (len(left), len(left[0])))
+    return attrs.evolve(attributes, replica_groups=ReplicaGroups(left) if iota is None else ReplicaGroups(iota=iota))
+
+
+def _iota(devices: Any, dimensions: tuple[int, ...]) -> IotaTiles | None:
+    """The short form of a list of all devices that is a transposed grid; None for any other."""
+    runs = runs_of(np.array(devices).reshape(-1))
+    if runs is None or any(step < 1 for _, step in runs):
+        return None
+    order = sorted(range(len(runs)), key=lambda number: -runs[number][1])
+    sizes = tuple(runs[number][0] for number in order) or (1,)
+    found = IotaTiles(dimensions, sizes, tuple(order.index(number) for number in range(len(runs))) or (0,))
+    return found if np.array_equal(found.expand().reshape(-1), np.array(devices).reshape(-1)) else None
+
+
+def _sharding(sharding: Sharding, shorter: Shorter, where: str) -> Sharding:
+    if isinstance(sharding, TupleSharding):
+        return TupleSharding(tuple(_leaf_sharding(each, shorter, where) for each in sharding.elements))
+    return _leaf_sharding(sharding, shorter, where)
+
+
+def _leaf_sharding(
+    sharding: TileSharding | NamedSharding, shorter: Shorter, where: str
+) -> TileSharding | NamedSharding:
+    if isinstance(sharding, NamedSharding):
+        return _named(sharding, shorter, where)
+    if sharding.type is ShardingType.MAXIMAL:
+        device = sharding.devices[0] if sharding.device is None else sharding.device
+        if device not in shorter.kept():
+            raise InputError(f"the sharding of {where} is for device {device}, which is left out")
+        return attrs.evolve(sharding, device=shorter.renumbered([device])[0], devices=())
+    return _tiled(sharding, shorter, where) if sharding.type is ShardingType.TILED else sharding
+
+
+def _tiled(sharding: TileSharding, shorter: Shorter, where: str) -> TileSharding:
+    sizes = sharding.tile_dimensions
+    devices = sharding.iota.expand().reshape(-1) if sharding.iota is not None else np.array(sharding.devices)
+    tiles = devices.reshape(sizes)
+    found = []
+    for axis in range(len(sizes)):
+        block = shorter.before.along(np.moveaxis(tiles, axis, -1).reshape(-1, sizes[axis])[0])
+        if block is None or tiles.size != shorter.before.count:
+            raise InputError(f"the sharding of {where} does not lie along axes of the grid of devices")
+        found.append(shorter.after.size(block))
+    left = shorter.renumbered(devices.tolist())
+    dimensions = tuple(found)
+    iota = None if sharding.iota is None else _iota(left, dimensions)
+    return attrs.evolve(sharding, tile_dimensions=dimensions, devices=() if iota else left, iota=iota)
+
+
+def _named(sharding: NamedSharding, shorter: Shorter, where: str) -> NamedSharding:
+    mesh = sharding.mesh
+    if mesh.maximal_device is not None or mesh.device_count != shorter.before.count:
+        return sharding
+    devices = mesh.devices()
+    sizes = []
+    for axis, (name, size) in enumerate(mesh.axes):
+        block = shorter.before.along(np.moveaxis(devices, axis, -1).reshape(-1, size)[0])
+        if block is None:
+            raise InputError(f"axis {name!r} of the mesh of {where} does not lie along axes of the grid of devices")
+        sizes.append((name, shorter.after.size(block)))
+    dimensions = [axis for dimension in sharding.dimensions for axis in dimension.axes]
+    if any(axis.sub_axis for axis in (*dimensions, *sharding.replicated, *sharding.unreduced, *sharding.manual)):
+        raise InputError(f"the sharding of {where} divides axes of its mesh, which hloexec does not change")
+    left = shorter.renumbered(devices.reshape(-1).tolist())
+    is_plain = left == tuple(range(len(left)))
+    found = attrs.evolve(mesh, axes=tuple(sizes), device_ids=None if is_plain else left, iota=None)
+    return attrs.evolve(sharding, mesh=found)

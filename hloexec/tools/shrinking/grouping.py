@@ -1,0 +1,432 @@
+"""Which dimensions shrink together, and the part of each size that stays.
+
+Dimensions that are the same have one *root*. A root is a base, which shrinks, and an offset, which stays: of 2047 =
+2048 - 1, the base is 2048. Equations between roots say what the offsets are, and bases in one equation shrink by one
+factor, so they are a group. A root whose base is 0 stays as it is. What a group is divided by has to divide its *unit*,
+the greatest common divisor of its bases and of the numbers that are divided along with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import gcd, prod
+
+import attrs
+
+from hloexec.core.structs import define, frozen
+from hloexec.ops.relations import Axes, Equation, Place, Product, Relations
+from hloexec.ops.relations.parts import matching_groups
+
+
+def factorization(number: int) -> dict[int, int]:
+    """The primes of a number, and how often each divides it."""
+    found: dict[int, int] = {}
+    prime = 2
+    while prime * prime <= number:
+        while number % prime == 0:
+            found[prime] = found.get(prime, 0) + 1
+            number //= prime
+        prime += 1
+    if number > 1:
+        found[number] = found.get(number, 0) + 1
+    return found
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a number, itself left out, the largest first."""
+    found = [1]
+    for prime, count in factorization(number).items():
+        found = [each * prime**power for each in found for power in range(count + 1)]
+    return sorted(found, reverse=True)[1:]
+
+
+_Splits = Mapping[int, list[tuple[Axes, Place]]]
+
+
+def refine_products(relations: Relations) -> None:
+    """Where dimensions are factors of others, products of these may be products of the factors one by one.
+
+    [24, 20, 28] that became [480, 28], and that [24, 560], has the same 24: the elements are in the same order. That
+    is known of one array and those that are computed from it element by element, not of others of the same size.
+    """
+    splits = _splits(relations)
+    found: list[Product] = []
+    for product in [*relations.products, *_alternatives(splits, relations)]:
+        if min(len(product.left), len(product.right)) > 1:
+            found += _refined(product, splits, relations)
+        else:
+            found.append(product)
+    relations.products[:] = found
+
+
+def _splits(relations: Relations) -> dict[int, list[tuple[Axes, Place]]]:
+    """The factors of dimensions, in each way in which they are known, the most factors first."""
+    found: dict[int, list[tuple[Axes, Place]]] = defaultdict(list)
+    for product in relations.products:
+        for whole, parts in product.sides:
+            if (
+                len(whole) == 1
+                and len(parts) > 1
+                and relations.sizes[whole[0]] == prod(relations.sizes[part] for part in parts)
+            ):
+                found[relations.aligned.root(whole[0])].append((parts, product.where))
+    for ways in found.values():
+        ways.sort(key=lambda way: -len(way[0]))
+    return found
+
+
+def _alternatives(splits: _Splits, relations: Relations) -> Iterator[Product]:
+    """What the factors of a dimension that is split in several ways have to do with one another."""
+    for (finest, _), *others in splits.values():
+        for parts, where in others:
+            if [relations.sizes[part] for part in parts] != [relations.sizes[part] for part in finest]:
+                yield Product(finest, parts, where)
+
+
+def _refined(product: Product, splits: _Splits, relations: Relations) -> Iterator[Product]:
+    def expanded(axes: Sequence[int]) -> list[int]:
+        ways = [splits[root][0][0] if (root := relations.aligned.root(axis)) in splits else None for axis in axes]
+        return [
+            each for axis, way in zip(axes, ways, strict=True) for each in ([axis] if way is None else expanded(way))
+        ]
+
+    left, right = expanded(product.left), expanded(product.right)
+    sizes = [[relations.sizes[axis] for axis in side] for side in (left, right)]
+    groups = matching_groups(*sizes) if prod(sizes[0]) == prod(sizes[1]) else []
+    if len(groups) < 2:
+        yield product
+        return
+    for first, second in groups:
+        ours, theirs = tuple(left[number] for number in first), tuple(right[number] for number in second)
+        if len(ours) == len(theirs) == 1:
+            relations.tie(ours[0], theirs[0])
+        else:
+            yield Product(ours, theirs, product.where)
+
+
+def tie_splits(relations: Relations) -> None:
+    """Where one dimension is split twice, in the same way, the parts are the same, as far as anyone can tell."""
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        seen: dict[object, tuple[int, ...]] = {}
+        for product in relations.products:
+            sides = tuple(map(relations.root, product.left)), tuple(map(relations.root, product.right))
+            for whole, parts in (sides, sides[::-1]):
+                if len(parts) < 2:
+                    continue
+                key = whole, tuple(relations.sizes[part] for part in parts)
+                for ours, theirs in zip(seen.setdefault(key, parts), parts, strict=True):
+                    if relations.root(ours) != relations.root(theirs):
+                        relations.tie(ours, theirs)
+                        is_changed = True
+
+
+def distinct_equations(relations: Relations) -> list[Equation]:
+    """The equations between roots, each once, with one term for each root; those that always hold are left out."""
+    found: dict[object, Equation] = {}
+    for equation in relations.equations:
+        terms: dict[int, int] = {}
+        for dimension, count in equation.terms:
+            root = relations.root(dimension)
+            terms[root] = terms.get(root, 0) + count
+        items = tuple(sorted((root, count) for root, count in terms.items() if count))
+        if items:
+            found.setdefault((items, equation.constant), attrs.evolve(equation, terms=items))
+    return list(found.values())
+
+
+def distinct_products(relations: Relations) -> list[Product]:
+    """The products of roots, each once, without the factors that are on both sides."""
+    found: dict[object, Product] = {}
+    for product in relations.products:
+        left, right = list(map(relations.root, product.left)), list(map(relations.root, product.right))
+        for root in list(left):
+            if root in right:
+                left.remove(root)
+                right.remove(root)
+        if left or right:
+            first, second = sorted((tuple(sorted(left)), tuple(sorted(right))))
+            found.setdefault((first, second), Product(first, second, product.where))
+    return list(found.values())
+
+
+def merged_roots(
+    relations: Relations, equations: list[Equation], products: list[Product], inputs: set[int]
+) -> dict[int, tuple[int, ...]]:
+    """Roots that are the product of others, of which nothing else is known; their products are taken out.
+
+    The size of such a root follows, so that its factors may shrink by any factors.
+    """
+    bound = inputs | {root for equation in equations for root, _ in equation.terms}
+    bound |= {relations.root(dimension) for dimension in relations.kept}
+    bound |= {relations.root(dimension) for dimension, _ in relations.whole}
+    bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
+    found: dict[int, tuple[int, ...]] = {}
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        counts = Counter(root for product in products for root in (*product.left, *product.right))
+        for product in list(products):
+            for whole, factors in product.sides:
+                if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
+                    continue
+                if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
+                    found[whole[0]] = factors
+                    products.remove(product)
+                    is_changed = True
+                    break
+            if is_changed:
+                break
+    return found
+
+
+_UNEQUAL = "sizes that depend on it cannot shrink in proportion"
+
+
+@define(eq=False)
+class Offsets:
+    """Working out which part of every root stays."""
+
+    relations: Relations
+    equations: list[Equation]
+    products: list[Product]
+    kept: dict[int, tuple[str, Place]] = attrs.field(factory=dict)
+    """The roots that stay though they are larger than 1: why, and in which instruction that shows."""
+    offsets: dict[int, int] = attrs.field(factory=dict)
+    """By root, the part of its size that stays."""
+
+    def size(self, root: int) -> int:
+        """The size of a root before it shrinks."""
+        return self.relations.sizes[root]
+
+    def base(self, root: int) -> int:
+        """The part of the size of a root that may shrink; 0 where the root stays."""
+        return self.size(root) - self.offsets[root]
+
+    def keep(self, roots: Iterable[int], reason: str, where: Place) -> bool:
+        """Let roots stay; whether any of them did not before."""
+        fresh = [root for root in roots if root not in self.kept and self.size(root) > 1]
+        self.kept.update(dict.fromkeys(fresh, (reason, where)))
+        return bool(fresh)
+
+    def settle(self, roots: Sequence[int]) -> None:
+        """Give every root an offset that satisfies all equations; roots stay where there is none."""
+        while True:
+            self.offsets = {root: self.size(root) for root in roots if root in self.kept or self.size(root) <= 1}
+            if self._propagate(roots) and self._fit_products():
+                return
+
+    def keep_what_follows(self, roots: Sequence[int]) -> None:
+        """Say of roots that stay because others do that they do, and in which instruction that shows."""
+        places = {root: equation.where for equation in reversed(self.equations) for root, _ in equation.terms}
+        for root in roots:
+            if not self.base(root):
+                self.keep([root], "it follows from sizes that stay", places.get(root, ("", "")))
+
+    def _propagate(self, roots: Sequence[int]) -> bool:
+        users = defaultdict(list)
+        for equation in self.equations:
+            for root, _ in equation.terms:
+                users[root].append(equation)
+        multiplied = {root for product in self.products for root in (*product.left, *product.right)}
+        order = sorted(roots, key=lambda root: (*_roughness(self.size(root)), root not in multiplied, root))
+        if not all(map(self._solve, self.equations)):
+            return False
+        for root in order:
+            waiting = [root]
+            if root not in self.offsets:
+                self.offsets[root] = 0
+            while waiting:
+                for equation in users[waiting.pop()]:
+                    before = len(self.offsets)
+                    if not self._solve(equation):
+                        return False
+                    if len(self.offsets) > before:
+                        waiting.append(next(reversed(self.offsets)))
+        return True
+
+    def _solve(self, equation: Equation) -> bool:
+        """Find the one offset that an equation lacks; False where it cannot hold unless roots stay that did not."""
+        unknown = [(root, count) for root, count in equation.terms if root not in self.offsets]
+        known = sum(count * self.offsets[root] for root, count in equation.terms if root in self.offsets)
+        if not unknown:
+            roots = [root for root, _ in equation.terms]
+            return known == equation.constant or not self.keep(roots, _UNEQUAL, equation.where)
+        if len(unknown) > 1:
+            return True
+        ((root, count),) = unknown
+        offset, rest = divmod(equation.constant - known, count)
+        if rest or offset > self.size(root):
+            return not self.keep([root for root, _ in equation.terms], _UNEQUAL, equation.where)
+        self.offsets[root] = offset
+        return True
+
+    def _fit_products(self) -> bool:
+        """A product of a size with an offset is linear in it, if all other sizes stay that it is multiplied with."""
+        for product in list(self.products):
+            for side, other in product.sides:
+                for root in side:
+                    if not self.offsets[root] or not self.base(root):
+                        continue
+                    self.products.remove(product)
+                    if len(other) == 1:
+                        rest = list(side)
+                        rest.remove(root)
+                        self.keep(
+                            rest, "it is multiplied with a size that does not shrink in proportion", product.where
+                        )
+                        terms = ((other[0], 1), (root, -prod(map(self.size, rest))))
+                        constant = sum(count * self.size(each) for each, count in terms)
+                        self.equations.append(Equation(terms, constant, product.where))
+                    else:
+                        self.keep((*side, *other), "sizes do not shrink in proportion", product.where)
+                    return False
+        return True
+
+
+def _roughness(size: int) -> tuple[int, int]:
+    """Sizes that frameworks choose, such as 2048, come before those that differ from them, such as 2047."""
+    return max(factorization(size), default=1), -size
+
+
+@frozen
+class Group:
+    """Roots with the bases that shrink by one factor."""
+
+    number: int
+    bases: Mapping[int, int]
+    """By root."""
+    offsets: Mapping[int, int]
+    unit: int
+    least: int
+    """The unit does not become smaller of itself: sizes stay larger than 1."""
+    lowest: int
+    """The unit may not become smaller."""
+    is_divided: bool
+    """Whether it is part of a product, so that the factor has to divide the unit; else the new unit may be any."""
+
+    def sizes(self, unit: int) -> dict[int, int]:
+        """The new sizes of the roots for a new unit."""
+        return {root: base // self.unit * unit + self.offsets[root] for root, base in self.bases.items()}
+
+
+@frozen(eq=False)
+class Groups:
+    """All groups of a module, and the products that tie their factors."""
+
+    groups: Sequence[Group]
+    products: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+    """Numbers of groups, whose factors have the same product on both sides."""
+    of_root: Mapping[int, int]
+    """The number of a root's group; none where the root stays, or follows from others."""
+    merged: Mapping[int, tuple[int, ...]]
+    """The factors of roots that are products of others and of a number, and nothing else."""
+    kept: Mapping[int, tuple[str, Place]]
+    """Why roots stay that would be larger than 1."""
+
+    def numbers(self, root: int) -> tuple[int, ...]:
+        """The groups on which the size of a root depends, each as often as it is a factor."""
+        if root in self.merged:
+            return tuple(number for factor in self.merged[root] for number in self.numbers(factor))
+        return (self.of_root[root],) if root in self.of_root else ()
+
+
+def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
+    """Work out the groups of a module's dimensions; those of its inputs are no product of others."""
+    refine_products(relations)
+    tie_splits(relations)
+    root = relations.root
+    equations, products = distinct_equations(relations), distinct_products(relations)
+    merged = merged_roots(relations, equations, products, {root(dimension) for dimension in inputs})
+    roots = sorted({root(dimension) for dimension in range(len(relations.sizes))} - merged.keys())
+    working = Offsets(relations, equations, products)
+    for dimension, (reason, where) in relations.kept.items():
+        working.keep([root(dimension)], reason, where)
+    working.settle(roots)
+    working.keep_what_follows(roots)
+    members = _members(working, roots)
+    _drop_indivisible(working, members, relations)
+    return _assembled(working, members, relations, merged)
+
+
+def _members(working: Offsets, roots: Sequence[int]) -> dict[int, list[int]]:
+    """The roots of each group, by one of them."""
+    parents = {root: root for root in roots if working.base(root)}
+
+    def find(root: int) -> int:
+        while parents[root] != root:
+            parents[root] = root = parents[parents[root]]
+        return root
+
+    for equation in working.equations:
+        changing = [root for root, _ in equation.terms if root in parents]
+        for root in changing[1:]:
+            first, second = sorted((find(changing[0]), find(root)))
+            parents[second] = first
+    found: dict[int, list[int]] = {}
+    for root in parents:
+        found.setdefault(find(root), []).append(root)
+    return found
+
+
+def _units(working: Offsets, members: Mapping[int, list[int]], relations: Relations) -> dict[int, int]:
+    units = {first: gcd(*map(working.base, roots)) for first, roots in members.items()}
+    first_of = {root: first for first, roots in members.items() for root in roots}
+    for dimension, number in relations.whole:
+        first = first_of.get(relations.root(dimension))
+        if first is not None:
+            units[first] = gcd(units[first], number)
+    return units
+
+
+def _drop_indivisible(working: Offsets, members: dict[int, list[int]], relations: Relations) -> None:
+    """Groups with unit 1 stay."""
+    for first, unit in _units(working, members, relations).items():
+        if unit <= 1:
+            roots = members.pop(first)
+            places = [e.where for e in working.equations if any(root in roots for root, _ in e.terms)]
+            places += [p.where for p in working.products if any(root in roots for root in (*p.left, *p.right))]
+            where = places[0] if places else ("", "")
+            working.keep(roots, "sizes that shrink in proportion with it have no common divisor", where)
+
+
+def _assembled(
+    working: Offsets, members: Mapping[int, list[int]], relations: Relations, merged: Mapping[int, tuple[int, ...]]
+) -> Groups:
+    numbers = {first: number for number, first in enumerate(members)}
+    of_root = {root: numbers[first] for first, roots in members.items() for root in roots}
+    products = []
+    for product in working.products:
+        sides = [[of_root[root] for root in side if root in of_root] for side in (product.left, product.right)]
+        if sides[0] or sides[1]:
+            products.append((tuple(sides[0]), tuple(sides[1])))
+    divided = {number for product in products for side in product for number in side}
+    units = _units(working, members, relations)
+    bounds = defaultdict(list)
+    for dimension, size in relations.least:
+        bounds[relations.root(dimension)].append(size)
+    to_one = {relations.root(dimension) for dimension in relations.to_one}
+    groups = []
+    for first, roots in members.items():
+        unit, least, lowest = units[first], 1, 1
+        for root in roots:
+            base, offset = working.base(root), working.offsets[root]
+            needed = max([1, *bounds[root]])
+            usual = max(needed, 1 if root in to_one else min(2, working.size(root)))
+            least, lowest = (
+                max(before, -(-(size - offset) * unit // base)) for before, size in ((least, usual), (lowest, needed))
+            )
+        groups.append(
+            Group(
+                number=numbers[first],
+                bases={root: working.base(root) for root in roots},
+                offsets={root: working.offsets[root] for root in roots},
+                unit=unit,
+                least=min(least, unit),
+                lowest=min(lowest, unit),
+                is_divided=numbers[first] in divided,
+            )
+        )
+    return Groups(groups, products, of_root, merged, working.kept)
