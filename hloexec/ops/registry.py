@@ -7,8 +7,8 @@ an operation themselves. Users can register entries of library calls of their ow
 Binding: the entry of an instruction becomes a kernel, for attributes, shapes and a numerics policy.
 
 A kernel is a function from one array (or token) per operand to an array, or a (nested) tuple of them. Nothing of what
-it was made of is looked at again when it runs. It is the entry's definition (`evaluate`), or a fast variant of that
-with the same bits (`bind`), which is chosen here.
+it was made of is looked at again when it runs, with NumPy's warnings off. It is the entry's definition (`evaluate`), or
+a fast variant of that with the same bits (`bind`), which is chosen here.
 
 Names and traits of instructions, whether opcodes or library calls.
 """

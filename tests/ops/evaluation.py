@@ -84,7 +84,8 @@ def evaluate(text: str, *inputs: Any, numerics: NumericsPolicy = REFERENCE) -> A
     """The result of the entry computation; shape rules are checked first."""
     module = parse(text)
     infer_all(module)
-    return _Evaluator(module, numerics).run(module.entry, inputs)
+    with np.errstate(all="ignore"):
+        return _Evaluator(module, numerics).run(module.entry, inputs)
 
 
 def infer_all(module: Module) -> None:
