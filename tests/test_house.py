@@ -39,6 +39,30 @@ MOST_FILES = 28
 CALLS = {"condition", "body", "branches", "to_apply", "calls"}
 """Fields of attributes that name a computation which runs instruction by instruction."""
 
+WHERE = frozenset(
+    "computation instruction path scope context callers device devices iteration index element leaf".split()
+)
+"""What fields of a place are called."""
+OTHER_PLACES = {
+    "engine/exec/observers/events.py": "Place",  # what observers are given: its path is made when they ask for it
+    "tools/extraction/running.py": "Occurrence",  # which runs are meant
+    "tools/diffing/findings.py": "InstructionRun",  # as results tell it, in texts
+    "analysis/numerics/selections.py": "ModuleValue",  # goes from operand to operand
+    "core/ir/buffer_assignment.py": "Position",  # as XLA's dumps have it
+}
+TAKES_APART = re.compile(r"""(partition|split|removesuffix)\("/"|["']/["']\.join|(partition|split|count)\("\["\)""")
+"""A path of calls: at its slashes, and at the brackets of iterations."""
+PLACED = ("core", "ops", "engine", "analysis", "tools", "report", "cli")
+"""The rooms that speak of runs: the texts that `language` reads have slashes and brackets of their own."""
+NO_CALLS = {
+    "core/openblas.py": 1,  # of files
+    "report/html/instructions.py": 1,  # anchors of pages
+    "tools/graphing/files.py": 4,  # of namespaces
+    "tools/nan_search/running.py": 1,  # a path without the computations
+    "tools/shrinking/rewriting.py": 3,  # op_names
+    "tools/triaging/running.py": 1,  # shapes
+}
+
 COLD_RUN = """
 import sys
 import numpy as np
@@ -308,6 +332,28 @@ def test_only_analyses_and_engine_follow_control_flow_into_computations() -> Non
     below = {"analysis", "engine", "ops", "language", "core"}
     reading = {str(source.place): source.calls for source in _sources() if source.place.parts[0] not in below}
     assert {place: calls for place, calls in reading.items() if calls} == {}
+
+
+def test_places_are_those_of_core() -> None:
+    """A class is one of places if it has an instruction and nothing but what says where that is."""
+    found = {}
+    for path in (ROOT / "hloexec").rglob("*.py"):
+        for cls in re.split(r"^class ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+            fields = {*re.findall(r"^    _?(\w+): [^=\n]+(?:=.*)?$", cls, re.MULTILINE)}
+            if "instruction" in fields <= WHERE:
+                found[path.relative_to(ROOT / "hloexec").as_posix()] = cls.partition("(")[0].partition(":")[0]
+    assert found.pop("core/places.py") in ("Place", "RunPlace")
+    assert found == OTHER_PLACES
+
+
+def test_paths_of_calls_are_taken_apart_in_one_module() -> None:
+    found = {}
+    for path in (path for room in PLACED for path in (ROOT / "hloexec" / room).rglob("*.py")):
+        count = len(TAKES_APART.findall(path.read_text(encoding="utf-8")))
+        if count:
+            found[path.relative_to(ROOT / "hloexec").as_posix()] = count
+    assert found.pop("core/places.py") >= 2
+    assert found == NO_CALLS
 
 
 def test_a_scatter_enters_few_files_of_the_entries() -> None:

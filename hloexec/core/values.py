@@ -151,6 +151,11 @@ def label_of(index: Sequence[int]) -> str:
     return ".".join(map(str, index)) or WHOLE
 
 
+def part_label(name: str, index: Sequence[int]) -> str:
+    """The label of a part of a value that has a name: `tuple.3` of `tuple`, `value.1.0` of `value`."""
+    return ".".join((name, *map(str, index)))
+
+
 def index_of(label: str) -> tuple[int, ...] | None:
     """The tuple index that a label spells; None for a text that is no label."""
     if label == WHOLE:

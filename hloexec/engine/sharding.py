@@ -441,7 +441,7 @@ def _leaves(value: object, shape: Shape, what: str) -> list[Any]:
 
 
 def _leaf_name(index: Sequence[int]) -> str:
-    return f"element {'.'.join(map(str, index))} of the result" if index else "the result"
+    return f"element {label_of(index)} of the result" if index else "the result"
 
 
 def _entry_of(tree: object, partition: int) -> Any:

@@ -15,6 +15,7 @@ from rich.text import Text
 from hloexec.analysis.numerics.leaves import LeafStatistics
 from hloexec.core.ir import ArrayShape, Module, Shape, flat_shapes
 from hloexec.core.structs import frozen
+from hloexec.core.values import part_label
 from hloexec.core.wording import byte_text, count_text, number_text, plural
 from hloexec.ops.registry import Entry, Role
 from hloexec.report.layout import plain_table, titled, with_rest
@@ -55,7 +56,7 @@ def module_line(name: str, instructions: int, computations: int, devices: int) -
 
 def leaf_label(name: str, index: Sequence[int]) -> str:
     """A leaf of what an instruction gives: `%add.3`, `%tuple.1.0`."""
-    return f"%{name}" + "".join(f".{part}" for part in index)
+    return part_label(f"%{name}", index)
 
 
 def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import hloexec
 from hloexec.analysis.buffers import compare_memory, memory_usage
-from hloexec.analysis.buffers.dataflow import Position, analyse
+from hloexec.analysis.buffers.dataflow import analyse
 from hloexec.analysis.buffers.flattening import flatten
+from hloexec.core.places import Place
 from tests.buffers.dumps import Dump, seed_dump, xla_dumps
 
 FEWEST_VALUES = 400
@@ -62,7 +63,7 @@ def test_values_show_where_xla_says_and_are_phis_where_xla_says() -> None:
     assert count > FEWEST_VALUES
 
 
-def _is_element(module: hloexec.ir.Module, place: Position) -> bool:
+def _is_element(module: hloexec.ir.Module, place: Place) -> bool:
     return module.by_name[place.computation].by_name[place.instruction].opcode == "get-tuple-element"
 
 

@@ -13,18 +13,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, subshapes
+from hloexec.core.places import Place
 from hloexec.core.structs import define, frozen
 from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.traits import Index
-
-
-@frozen
-class Position:
-    """An index in the shape of an instruction of a computation."""
-
-    computation: str
-    instruction: str
-    index: Index
 
 
 @frozen(eq=False)
@@ -32,7 +24,7 @@ class Value:
     """What is defined at a place; `number` counts the values of a module."""
 
     number: int
-    place: Position
+    place: Place
     instruction: Instruction
     shape: Shape
     is_phi: bool
@@ -45,15 +37,15 @@ class Dataflow:
     values: tuple[Value, ...]
     at: dict[tuple[str, str], dict[Index, tuple[Value, ...]]]
 
-    def values_at(self, place: Position) -> tuple[Value, ...]:
+    def values_at(self, place: Place) -> tuple[Value, ...]:
         return self.at.get((place.computation, place.instruction), {}).get(place.index, ())
 
-    def places(self) -> dict[int, list[Position]]:
+    def places(self) -> dict[int, list[Place]]:
         """By number of the value, the places where it shows other than that of its definition."""
-        found: dict[int, list[Position]] = {value.number: [] for value in self.values}
+        found: dict[int, list[Place]] = {value.number: [] for value in self.values}
         for (computation, instruction), shown in self.at.items():
             for index, values in shown.items():
-                place = Position(computation, instruction, index)
+                place = Place(computation, instruction, index)
                 for value in values:
                     if value.place != place:
                         found[value.number].append(place)
@@ -64,7 +56,7 @@ class Dataflow:
 class _Node:
     """What shows at a place: a value, or one of the inputs of a merge, which may turn out to be all the same."""
 
-    place: Position
+    place: Place
     instruction: Instruction
     shape: Shape
     inputs: list[_Node] | None = None
@@ -112,13 +104,13 @@ class _Analysis:
                 parts = ((depth, forwarded.get(index[:depth])) for depth in depths)
                 node = next((part.get(index[depth:]) for depth, part in parts if part is not None), None)
             if node is None:
-                node = _Node(Position(computation.name, instruction.name, index), instruction, shape)
+                node = _Node(Place(computation.name, instruction.name, index), instruction, shape)
             shown[index] = node
 
     def _merge(self, computation: Computation, instruction: Instruction) -> None:
         """A place where values join that are linked later; what joins nothing is a value of its own."""
         shown = self._shown[computation.name, instruction.name] = {
-            index: _Node(Position(computation.name, instruction.name, index), instruction, shape, [])
+            index: _Node(Place(computation.name, instruction.name, index), instruction, shape, [])
             for index, shape in subshapes(instruction.shape)
         }
         self._merges += shown.values()

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from hloexec.analysis.buffers.dataflow import Dataflow, Position
+from hloexec.analysis.buffers.dataflow import Dataflow
 from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.buffers.sharing import shared_buffers
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Instruction, Module
+from hloexec.core.places import Place
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import Role, role_of, traits_of
 
@@ -104,7 +105,7 @@ _Need = tuple[str, int]
 
 
 def _last_uses(
-    module: Module, flat: FlatSchedule, uses: Iterable[tuple[Position, Instruction]]
+    module: Module, flat: FlatSchedule, uses: Iterable[tuple[Place, Instruction]]
 ) -> tuple[int, list[_Need]]:
     """When a value is read last (-1 for never), and until when each use needs it: until it reads it or takes it over.
 

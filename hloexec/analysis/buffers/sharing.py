@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hloexec.analysis.buffers.dataflow import Dataflow, Position
+from hloexec.analysis.buffers.dataflow import Dataflow
 from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, subshapes
+from hloexec.core.places import Place
 from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.traits import Index
 
@@ -26,7 +27,7 @@ def shared_buffers(
     """
     groups = _Groups([held[value.number] for value in dataflow.values])
 
-    def join(ours: Position, other: Position) -> None:
+    def join(ours: Place, other: Place) -> None:
         for one in dataflow.values_at(ours):
             for another in dataflow.values_at(other):
                 groups.join(one.number, another.number)
@@ -36,17 +37,17 @@ def shared_buffers(
             join(ours, other)
         for operand_number, operand_index, index in in_place_pairs(module, instruction):
             if operand_number < len(instruction.operands):
-                operand = Position(computation.name, instruction.operands[operand_number], operand_index)
-                join(operand, Position(computation.name, instruction.name, index))
+                operand = Place(computation.name, instruction.operands[operand_number], operand_index)
+                join(operand, Place(computation.name, instruction.name, index))
     entry = module.entry
     for alias in module.input_output_alias:
         if alias.parameter_number < len(entry.parameters):
-            parameter = Position(entry.name, entry.parameters[alias.parameter_number].name, alias.parameter_index)
-            join(parameter, Position(entry.name, entry.root_name, alias.output_index))
+            parameter = Place(entry.name, entry.parameters[alias.parameter_number].name, alias.parameter_index)
+            join(parameter, Place(entry.name, entry.root_name, alias.output_index))
     return groups.all()
 
 
-def _joined(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[Position, Position]]:
+def _joined(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[Place, Place]]:
     """Pairs of places that hand one buffer from one to the other."""
     others: list[tuple[str, str]] = []
     if role_of(instruction) is Role.WHILE:
@@ -59,7 +60,7 @@ def _joined(module: Module, computation: Computation, instruction: Instruction) 
     if others:
         for index, _ in subshapes(instruction.shape):
             for name, other in others:
-                yield Position(computation.name, instruction.name, index), Position(name, other, index)
+                yield Place(computation.name, instruction.name, index), Place(name, other, index)
 
 
 def in_place_pairs(module: Module, instruction: Instruction) -> Iterator[tuple[int, Index, Index]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import starmap
 from typing import Any, TypeVar
 
 import attrs
@@ -22,6 +23,7 @@ from hloexec.analysis.numerics.comparison import LeafComparison, Undecided, Verd
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.places import spell_name
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, arrays_of, flat, label_of
 from hloexec.engine.devices.topology import topology_of
@@ -85,7 +87,7 @@ class UndecidedLeaves:
             return None, mask
         first = [tuple(map(int, index)) for index in np.argwhere(mask)[:_FIRST]]
         reasons = {place: self._values[place] for place in sorted(places)}
-        return Undecided(int(mask.sum()), tuple(first), tuple(map("/".join, reasons)), _reason(reasons)), mask
+        return Undecided(int(mask.sum()), tuple(first), tuple(starmap(spell_name, reasons)), _reason(reasons)), mask
 
     @cached_property
     def _values(self) -> Mapping[Place, str]:

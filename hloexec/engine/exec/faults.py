@@ -18,12 +18,9 @@ def with_place(error: Exception, step: Step, context: Context | None, devices: S
     if isinstance(error, PartError) and isinstance(error.__cause__, Exception):
         step, error = error.step, error.__cause__
     instruction = step.instruction
-    path = call_path(step.scope, context)
-    computation = step.scope.computation.name
-    calls = f", reached through {' / '.join(map(str, path))}" if path else ""
     text = str(error) if isinstance(error, HloError) else f"{type(error).__name__}: {error}".rstrip(": ")
     lines = [
-        f"%{instruction.name} in computation {computation}{calls} failed{on_devices(devices)}: {text}",
+        f"%{instruction.name} {computation_text(step, context)} failed{on_devices(devices)}: {text}",
         f"  {instruction_text(instruction, step)}",
     ]
     metadata = instruction.metadata
@@ -35,6 +32,14 @@ def with_place(error: Exception, step: Step, context: Context | None, devices: S
     elif isinstance(error, MemoryError):
         kind = ResourceError
     return kind("\n".join(lines))
+
+
+def computation_text(step: Step, context: Context | None) -> str:
+    """The computation that a step was written in, and the way to it."""
+    calls = call_path(step.scope, context).calls
+    return f"in computation {step.scope.computation.name}" + (
+        f", reached through {' / '.join(map(str, calls))}" if calls else ""
+    )
 
 
 def instruction_text(instruction: Instruction, step: Step | None = None) -> str:

@@ -13,6 +13,7 @@ import attrs
 from hloexec.core.arguments import named_computation, require_module
 from hloexec.core.ir import Module
 from hloexec.core.lifetimes import remembered
+from hloexec.core.places import spell_name, split_name
 from hloexec.core.structs import define
 from hloexec.engine.options import DEFAULTS, Options
 from hloexec.engine.plan.planner import build
@@ -89,14 +90,14 @@ def require_policy_names(module: Module, policy: NumericsPolicy) -> None:
         for instruction in computation:
             homes.setdefault(instruction.name, []).append(computation.name)
     for name, _ in policy.overrides:
-        home, _, own = name.rpartition("/")
+        home, own = split_name(name)
         if name not in homes and home not in homes.get(own, []):
             from difflib import get_close_matches
 
             # The names of computations count for nothing here: those that share a long one are not near.
             close = next(iter(get_close_matches(own, homes, 1, _NEAR)), None)
             if close is not None and home:
-                close = f"{home if home in homes[close] else homes[close][0]}/{close}"
+                close = spell_name(home if home in homes[close] else homes[close][0], close)
             hint = "" if close is None else f"; did you mean {close!r}?"
             raise InputError(f"numerics has a policy for {name!r}, but {module.name} has no such instruction{hint}")
 

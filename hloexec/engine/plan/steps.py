@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hloexec.core.ir import Computation, Instruction
+from hloexec.core.places import CallPath
 from hloexec.core.structs import define, frozen
 from hloexec.engine.devices.topology import Group, Topology, groups_of
 from hloexec.engine.devices.transfers import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
@@ -254,7 +255,7 @@ class Step:
         return new
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Context:
     """A run of a plan: the step that called it in its caller's plan, and the iteration."""
 
@@ -262,6 +263,8 @@ class Context:
     plan: Plan
     iteration: int | None = None
     parent: Context | None = None
+    path: CallPath | None = attrs.field(default=None, init=False)
+    """The calls that lead there, once they have been asked for."""
 
 
 _FIELDS = tuple(field.name for field in attrs.fields(Step))

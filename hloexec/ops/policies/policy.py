@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 
 from hloexec.core.arguments import wrong
+from hloexec.core.places import split_name
 from hloexec.core.structs import frozen
 from hloexec.core.wording import natural_number, quoted, suggestion
 from hloexec.errors import InputError, UnsupportedError
@@ -163,6 +164,10 @@ class NumericsPolicy:
         found = self._by_name.get(f"{computation}/{instruction}") or self._by_name.get(instruction)
         return found or self
 
+    def of_name(self, name: str) -> NumericsPolicy:
+        """The policy of an instruction, named as `body/dot.3`."""
+        return self.of(*split_name(name))
+
     @property
     def without_operand_rounding(self) -> NumericsPolicy:
         """What is the same of policies that round operands of contractions differently, and nothing else."""
@@ -282,7 +287,7 @@ def mixed(base: NumericsPolicy, policy: NumericsPolicy, names: Iterable[str]) ->
 def without(base: NumericsPolicy, part: NumericsPolicy, names: Iterable[str]) -> NumericsPolicy:
     """A policy with one of its parts taken from some instructions, named as `body/dot.3`."""
     default = _with_overrides(attrs.evolve(base, overrides=()), ())
-    found = {**dict(base.overrides), **{name: _joined(base.of(*name.split("/", 1)), part) for name in names}}
+    found = {**dict(base.overrides), **{name: _joined(base.of_name(name), part) for name in names}}
     return _with_overrides(default, [(name, policy) for name, policy in found.items() if policy != default])
 
 

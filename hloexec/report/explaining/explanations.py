@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hloexec.analysis.numerics.comparison import LeafComparison
 from hloexec.core.ir import Module
+from hloexec.core.places import split_name
 from hloexec.core.wording import count_text, number_text, plural
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.registry import Figures, Linker, Report
@@ -88,7 +89,7 @@ def _policy_text(trial: Trial) -> str:
 
 def _instructions_text(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(f"%{name.rpartition('/')[2]}" for name in names[:_MOST_NAMES]) + more
+    return ", ".join(f"%{split_name(name)[1]}" for name in names[:_MOST_NAMES]) + more
 
 
 def _left(trial: Trial) -> str:
@@ -216,8 +217,8 @@ def _ranking(found: Explanation, module: Module) -> Iterator[Ranked]:
     names = [(each.name, each.verdict.value) for each in found.instructions]
     names += [(name, f"explained by {policy.name}") for name, policy in found.best.policy.overrides]
     for name, why in names:
-        stated, _, last = name.rpartition("/")
-        places = [stated.rpartition("/")[2]] if stated else homes.get(last, [])
+        stated, last = split_name(name)
+        places = [stated] if stated else homes.get(last, [])
         if len(places) == 1:
             first = found.first_unexplained
             yield Ranked((places[0], last), why, is_bad=first is not None and first.name == name)

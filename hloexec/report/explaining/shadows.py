@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.ir import ArrayShape, Module
+from hloexec.core.values import WHOLE, part_label
 from hloexec.core.wording import count_text, listing, number_runs, number_text, plural
 from hloexec.report.layout import next_steps, plain_table, titled, with_rest
 from hloexec.report.registry import Figures, Linker, Report
@@ -136,7 +137,7 @@ def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
 
 
 def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
-    text = "value" + "".join(f".{part}" for part in index)
+    text = part_label(WHOLE, index)
     if devices > len(holders):
         text += f" on {number_runs(holders)}"
     return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +9,7 @@ from urllib.parse import quote
 import attrs
 
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.places import split_path
 from hloexec.core.wording import truncated
 from hloexec.errors import printable
 from hloexec.language.origins import hlo_line, source_lines
@@ -19,7 +19,6 @@ from hloexec.tools.watching.recording import Column, Key
 
 _CONTEXT = 7
 """Lines of HLO on either side of an instruction."""
-_LAST = re.compile(r"(?:([\w.\-]+)(?:\[\d+\])?(?::([\w.\-]+))?/)?([\w.\-]+)$")
 
 
 def anchor_of(key: Key) -> str:
@@ -44,13 +43,10 @@ class Index:
     def link(self, name: str) -> str | None:
         """To an instruction, by its name or its path (`loop[3]:body/fusion.2/add.1`); None where that is not one, or
         may be several."""
-        found = _LAST.fullmatch(name.removeprefix("%")[-500:]) if "/" not in name else _LAST.search(name[-500:])
-        if found is None:
-            return None
-        caller, computation, last = found.groups()
+        calls, last = split_path(name)
         places = self._by_name.get(last, [])
-        for stated in (computation, caller):
-            if len(places) > 1 and stated is not None:
+        for stated in reversed(calls[-1] if calls else ()):
+            if len(places) > 1 and stated:
                 places = [key for key in places if key[0] == stated] or places
         return f"#{anchor_of(places[0])}" if len(places) == 1 else None
 

@@ -15,6 +15,7 @@ from hloexec.analysis.buffers.running import RunEstimate
 from hloexec.analysis.buffers.usage import Peak
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.ir.buffer_assignment import BufferAssignment
+from hloexec.core.places import spell_name
 from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.language.text import format_shape
@@ -272,7 +273,7 @@ def _figures(found: MemoryUsage, link: Linker) -> Figures:
         alive[time] += alive[time - 1]
     peak = found.peak.time
     place = found.sequence[min(peak, len(found.sequence) - 1)] if found.sequence else ("", "")
-    yield memory_curve("Bytes alive along the schedule", alive[:-1], peak, place[1], link("/".join(place)))
+    yield memory_curve("Bytes alive along the schedule", alive[:-1], peak, place[1], link(spell_name(*place)))
     colors = {value.color for value in found.values}
     if len(colors) > 1:
         rows = [

@@ -10,27 +10,31 @@ from __future__ import annotations
 from array import array as column
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import attrs
 
 from hloexec.analysis.calls import CallKind, call_of, calls_in, calls_of
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
 from hloexec.core.values import arrays_of
 from hloexec.engine.devices.topology import ONE_DEVICE
-from hloexec.engine.exec.observers import Event
+from hloexec.engine.exec.observers import Event, path_entry, path_of
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.options import Options
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.digests import Digest, digest_of
-from hloexec.tools.diffing.findings import InstructionRun
-from hloexec.tools.diffing.graph import Graph, Node, iterations_of
+from hloexec.tools.diffing.findings import InstructionRun, run_at
+from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 
-Holds = Callable[[str, str, int], tuple[Node, ...]]
+Holds = Callable[[CallPath, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""
+_Frame: TypeAlias = tuple[RunPlace, int | None] | None
+"""The innermost loop or conditional around something, and which of its iterations; None where there is none."""
 
 
 @frozen(eq=False)
@@ -39,24 +43,19 @@ class Control:
 
     instruction: Instruction
     computation: Computation
-    scope: str
-    device: int
+    place: RunPlace
     operands: tuple[tuple[Node, ...], ...]
     """The arrays of a conditional's operands; none of a loop's."""
     results: tuple[Node, ...]
 
     @property
-    def name(self) -> str:
-        return f"{self.scope}/{self.instruction.name}" if self.scope else self.instruction.name
+    def run(self) -> InstructionRun:
+        return run_at(self.computation, self.place)
 
     @property
-    def place(self) -> InstructionRun:
-        return InstructionRun(self.computation.name, self.instruction.name, self.name, self.device)
-
-    @property
-    def iterations(self) -> tuple[str, ...]:
+    def iterations(self) -> tuple[int, ...]:
         """The numbers of the iterations of the loops around it in which it ran, outermost first."""
-        return iterations_of(self.scope)
+        return self.place.path.iterations
 
     @property
     def is_loop(self) -> bool:
@@ -77,9 +76,9 @@ class ControlRecorder:
 
     def __init__(self, module: Module, holds: Holds) -> None:
         self.controls: list[Control] = []
-        self.conditions: dict[tuple[str, int], column[int]] = defaultdict(lambda: column("i"))
-        """By a loop's name and the device, the numbers of the nodes that its condition has given."""
-        self.handings: dict[tuple[str, int], list[Handing]] = defaultdict(list)
+        self.conditions: dict[RunPlace, column[int]] = defaultdict(lambda: column("i"))
+        """By loop, the numbers of the nodes that its condition has given."""
+        self.handings: dict[RunPlace, list[Handing]] = defaultdict(list)
         """The first few of each loop, and of the first few iterations of what is around it."""
         self._holds = holds
         self._roots = set(_condition_roots(module))
@@ -93,27 +92,25 @@ class ControlRecorder:
         parameter = self._bodies.get((computation.name, instruction.name))
         if not (is_control or is_root or parameter):
             return
-        scope = event.name.rpartition("/")[0]
-        loop, bracket, _ = scope.rpartition("[")
-        is_early = all(int(number) < LIMITS.few_runs for number in iterations_of(scope))
-        if parameter and is_early and bracket and scope.endswith(f"]:{computation.name}"):
+        scope = path_of(event)
+        is_handing = parameter and all(number < LIMITS.few_runs for number in scope.iterations)
+        if (is_handing or is_root) and scope.calls and scope.calls[-1].iteration is not None:
             for device in event.devices:
-                given = self._holds(scope, parameter, device)
-                self.handings[loop, device].append(Handing(given, self._holds(scope, instruction.name, device)))
-        if is_root and bracket and scope.endswith(f"]:{computation.name}"):
-            for device in event.devices:
-                self.conditions[loop, device] += column(
-                    "i", [node.number for node in self._holds(scope, instruction.name, device)[:1]]
-                )
+                loop = RunPlace(scope.outer, scope.caller, device)
+                handed = self._holds(scope, instruction.name, device)
+                if parameter and is_handing:
+                    self.handings[loop].append(Handing(self._holds(scope, parameter, device), handed))
+                if is_root:
+                    self.conditions[loop] += column("i", [node.number for node in handed[:1]])
         if is_control:
             self.controls += [self._control(event, scope, device) for device in event.devices]
 
-    def _control(self, event: Event, scope: str, device: int) -> Control:
+    def _control(self, event: Event, scope: CallPath, device: int) -> Control:
         instruction = event.instruction
         names = () if role_of(instruction) is Role.WHILE else instruction.operands
         operands = tuple(self._holds(scope, name, device) for name in names)
-        results = self._holds(scope, instruction.name, device)
-        return Control(instruction, event.computation, scope, device, operands, results)
+        place = RunPlace(scope, instruction.name, device)
+        return Control(instruction, event.computation, place, operands, self._holds(scope, instruction.name, device))
 
 
 def _condition_roots(module: Module) -> Iterator[tuple[str, str]]:
@@ -137,23 +134,23 @@ class Decisions:
         self._graph = graph
         self._conditions = recorder.conditions
         self._handings = recorder.handings
-        self._controls = {(control.name, control.device): control for control in recorder.controls}
-        self._known: dict[tuple[str, int], list[Node]] = {}
-        self._known_given: dict[tuple[str, int], list[int | None]] = {}
-        self._others: dict[tuple[str, int], list[list[Digest]]] = {}
-        self._by_frame: defaultdict[tuple[str, str, int], list[str]] = defaultdict(list)
+        self._controls = {control.place: control for control in recorder.controls}
+        self._known: dict[RunPlace, list[Node]] = {}
+        self._known_given: dict[RunPlace, list[int | None]] = {}
+        self._others: dict[RunPlace, list[list[Digest]]] = {}
+        self._by_frame: defaultdict[tuple[_Frame, int], list[RunPlace]] = defaultdict(list)
 
-    def of(self, name: str, device: int) -> list[Node]:
+    def of(self, place: RunPlace | None) -> list[Node]:
         """The conditions of a loop, one for each time that it was asked, or the index of a conditional; none where
-        nothing of that name ran."""
-        key = (name, device)
-        if key not in self._known:
-            control = self._controls.get(key)
-            self._known[key] = [] if control is None else list(self._found(control))
-        return self._known[key]
+        none ran there."""
+        if place is None or place not in self._controls:
+            return []
+        if place not in self._known:
+            self._known[place] = list(self._found(self._controls[place]))
+        return self._known[place]
 
-    def loops(self) -> list[tuple[str, int]]:
-        """The loops that went round, by their names, and the devices; inner ones first."""
+    def loops(self) -> list[RunPlace]:
+        """The loops that went round; inner ones first."""
         return [*self._handings]
 
     @property
@@ -161,9 +158,9 @@ class Decisions:
         """How often the loop went round that did so most often."""
         return max((len(conditions) - 1 for conditions in self._conditions.values()), default=0)
 
-    def handings(self, name: str, device: int) -> list[Handing]:
+    def handings(self, loop: RunPlace) -> list[Handing]:
         """The first few iterations of a loop, if those of what is around it are the first few; else none."""
-        return self._handings.get((name, device), [])
+        return self._handings.get(loop, [])
 
     def other_branch(self, ours: Node, other: Decisions, theirs: Node) -> InstructionRun | None:
         """The conditional that a value comes from, if a branch that it has not taken gives the value that it should be,
@@ -178,18 +175,18 @@ class Decisions:
             # What gives the index is to blame.
             return None
         if self._gives(control, [theirs.digest]):
-            return control.place
+            return control.run
         for run in self._runs(control):
             if run.iterations in runs and not _has_another_index(run, runs[run.iterations]):
                 wanted = other._results(runs[run.iterations])
                 if wanted != self._results(run) and self._gives(run, wanted):
-                    return run.place
+                    return run.run
         return None
 
     def _conditional(self, node: Node) -> Control | None:
         """The innermost conditional that a value leaves, if it leaves no loop in it."""
-        for name in exits("", node)[-1:]:
-            control = self._controls.get((name, node.device))
+        for place in exits(CallPath(), node)[-1:]:
+            control = self._controls.get(place)
             return control if control is not None and not control.is_loop else None
         return None
 
@@ -197,7 +194,7 @@ class Decisions:
         return [
             run
             for run in self._controls.values()
-            if run.instruction is control.instruction and run.device == control.device
+            if run.instruction is control.instruction and run.place.device == control.place.device
         ]
 
     def _results(self, control: Control) -> list[Digest]:
@@ -205,7 +202,7 @@ class Decisions:
 
     def _gives(self, control: Control, wanted: Sequence[Digest]) -> bool:
         """Whether a branch that a conditional has not taken gives these values, and that is no accident."""
-        key = (control.name, control.device)
+        key = control.place
         if sum(0 if digest.is_uniform else digest.count for digest in wanted) < LIMITS.few_results:
             return False
         if key not in self._others:
@@ -231,76 +228,76 @@ class Decisions:
             if found != own:
                 yield found
 
-    def handed_on(self, name: str, iteration: int, device: int) -> InstructionRun | None:
+    def handed_on(self, loop: RunPlace, iteration: int) -> InstructionRun | None:
         """The root of a loop's body, which hands values on to the next iteration; None where no such loop ran."""
-        control = self._controls.get((name, device))
+        control = self._controls.get(loop)
         if control is None or not control.is_loop:
             return None
         body = self._module.by_name[call_of(control.instruction, CallKind.BODY)]
-        return InstructionRun(body.name, body.root_name, f"{name}[{iteration}]:{body.name}/{body.root_name}", device)
+        path = loop.path.to(path_entry(control.instruction, body.name, iteration))
+        return run_at(body, RunPlace(path, body.root_name, loop.device))
 
-    def passed_on(self, name: str, device: int) -> InstructionRun | None:
+    def passed_on(self, loop: RunPlace | None) -> InstructionRun | None:
         """What hands values on in the last iteration of a loop; None where no such loop ran, or none of them."""
-        iterations = len(self.of(name, device)) - 1
-        return self.handed_on(name, iterations - 1, device) if iterations > 0 else None
+        iterations = len(self.of(loop)) - 1
+        return self.handed_on(loop, iterations - 1) if loop is not None and iterations > 0 else None
 
-    def like(self, name: str, other: Decisions, device: int) -> str:
+    def like(self, place: RunPlace, other: Decisions) -> RunPlace | None:
         """The loop or conditional that is one of another run by its place in it, or in the same iteration of the loop
-        around it, if both ran as many there, or as many that give values of such sizes; else an empty string.
+        around it, if both ran as many there, or as many that give values of such sizes.
 
         Of several loops, which may run in another order, it is one that gives values of such sizes, and was given most
         of what the other was given, in most of the same places.
         """
-        frame = theirs = _frame_of(name)
-        if frame[0]:
-            frame = (self.like(frame[0], other, device), frame[1])
-            if not frame[0]:
-                return ""
-        names, others = self._directly_in(frame, device), other._directly_in(theirs, device)
-        if len(names) != len(others) and name in others:
-            sizes = other._sizes(name, device)
-            names = [each for each in names if self._sizes(each, device) == sizes]
-            others = [each for each in others if other._sizes(each, device) == sizes]
-        if len(names) != len(others) or name not in others:
-            return ""
-        place = names[others.index(name)]
-        given = other._given(name, device)
+        frame = theirs = _frame_of(place)
+        if frame is not None:
+            around = self.like(frame[0], other)
+            if around is None:
+                return None
+            frame = around, frame[1]
+        ours, others = self._directly_in(frame, place.device), other._directly_in(theirs, place.device)
+        if place not in others:
+            return None
+        sizes = other._sizes(place)
+        if len(ours) != len(others):
+            ours = [each for each in ours if self._sizes(each) == sizes]
+            others = [each for each in others if other._sizes(each) == sizes]
+        if len(ours) != len(others):
+            return None
+        counterpart = ours[others.index(place)]
+        given = other._given(place)
 
-        sizes = other._sizes(name, device)
-
-        def likeness(each: str) -> tuple[bool, int, int, bool]:
-            found = self._given(each, device)
+        def likeness(each: RunPlace) -> tuple[bool, int, int, bool]:
+            found = self._given(each)
             in_place = {digest for digest, wanted in zip(found, given, strict=False) if digest == wanted}
             # What has never run was given nothing.
-            is_as_large = self._sizes(each, device) == sizes
-            return is_as_large, len({*found} & {*given} - {None}), len(in_place - {None}), each == place
+            is_as_large = self._sizes(each) == sizes
+            return is_as_large, len({*found} & {*given} - {None}), len(in_place - {None}), each == counterpart
 
-        return max(names, key=likeness)
+        return max(ours, key=likeness)
 
-    def _given(self, name: str, device: int) -> list[int | None]:
+    def _given(self, place: RunPlace) -> list[int | None]:
         """The digests of what a loop was given at first; None of what others are easily given by accident."""
-        key = (name, device)
-        if key not in self._known_given:
-            digests = [node.digest for handing in self.handings(*key)[:1] for node in handing.given]
-            self._known_given[key] = [None if digest.is_uniform else digest.in_order for digest in digests]
-        return self._known_given[key]
+        if place not in self._known_given:
+            digests = [node.digest for handing in self.handings(place)[:1] for node in handing.given]
+            self._known_given[place] = [None if digest.is_uniform else digest.in_order for digest in digests]
+        return self._known_given[place]
 
-    def _sizes(self, name: str, device: int) -> list[tuple[str, int]]:
+    def _sizes(self, place: RunPlace) -> list[tuple[str, int]]:
         """What kinds of values a loop or a conditional gives, and how many elements each has."""
-        control = self._controls[name, device]
-        return sorted((node.digest.family, node.digest.count) for node in control.results)
+        return sorted((node.digest.family, node.digest.count) for node in self._controls[place].results)
 
-    def _directly_in(self, frame: tuple[str, str], device: int) -> list[str]:
+    def _directly_in(self, frame: _Frame, device: int) -> list[RunPlace]:
         if not self._by_frame:
-            for name, place in self._controls:
-                self._by_frame[*_frame_of(name), place].append(name)
-        return self._by_frame[*frame, device]
+            for place in self._controls:
+                self._by_frame[_frame_of(place), place.device].append(place)
+        return self._by_frame[frame, device]
 
     def _found(self, control: Control) -> Iterator[Node]:
         if not control.is_loop:
             yield from control.operands[0]
             return
-        yield from map(self._graph.node, self._conditions.get((control.name, control.device), ()))
+        yield from map(self._graph.node, self._conditions.get(control.place, ()))
 
 
 def _has_another_index(ours: Control, theirs: Control | None) -> bool:
@@ -311,16 +308,8 @@ def _has_another_index(ours: Control, theirs: Control | None) -> bool:
     return first.family == second.family and first.in_order != second.in_order
 
 
-def _frame_of(name: str) -> tuple[str, str]:
-    """The innermost loop or conditional around one of that name, by its own name, and which of its iterations; two
-    empty strings where there is none."""
-    components = name.split("/")
-    for place in range(len(components) - 2, -1, -1):
-        head, colon, _ = components[place].partition(":")
-        if colon:
-            loop, _, iteration = head.partition("[")
-            return "/".join([*components[:place], loop]), iteration
-    return "", ""
+def _frame_of(place: RunPlace) -> _Frame:
+    return next(reversed(place.path.choices(place.device)), None)
 
 
 def is_unrolled(first: Sequence[Node], second: Sequence[Node]) -> bool:
@@ -334,33 +323,19 @@ def is_unrolled(first: Sequence[Node], second: Sequence[Node]) -> bool:
     return (steps[1] / steps[0]) ** 2 > trips[0] / trips[1]
 
 
-def exits(scope: str, node: Node) -> list[str]:
-    """The loops and conditionals that a value has left where it is used in `scope`, by their names, outermost first."""
-    found = []
-    components = node.instance.scope.split("/")
-    for place, component in enumerate(components):
-        head, colon, _ = component.partition(":")
-        if not colon:
-            continue
-        loop, bracket, _ = head.partition("[")
-        name = "/".join([*components[:place], loop])
-        if not scope.startswith(name + (bracket or ":")):
-            found.append(name)
-    return found
+def exits(scope: CallPath, node: Node) -> list[RunPlace]:
+    """The loops and conditionals that a value has left where it is used in `scope`, outermost first."""
+    return [place for place, _ in node.instance.scope.choices(node.device) if not place.calls(scope)]
 
 
-def carrying_loop(scope: str, node: Node) -> tuple[str, int] | None:
-    """The loop that carries a value into the iteration in which it is used in `scope`, by its name, and the iteration
-    that hands it on; None where it is computed in the same iteration, or comes from before the first."""
-    own = node.instance.scope.split("/")
-    components = scope.split("/")
-    for place, component in enumerate(components):
-        other = own[place] if place < len(own) else ""
-        head, _, _ = component.partition(":")
-        loop, bracket, number = head.partition("[")
-        if bracket and other.partition(":")[0] != head:
-            iteration = int(number.rstrip("]"))
-            return ("/".join([*components[:place], loop]), iteration - 1) if iteration else None
-        if other != component:
-            return None
+def carrying_loop(user: Node, node: Node) -> tuple[RunPlace, int] | None:
+    """The loop that carries a value into the iteration in which it is used, and the iteration that hands it on; None
+    where it is computed in the same iteration, or comes from before the first."""
+    path, own = user.instance.scope, node.instance.scope
+    for depth, call in enumerate(path.calls):
+        if depth == len(own.calls) or str(call) != str(own.calls[depth]):
+            loop = RunPlace(path.first(depth), call.instruction.name, user.device)
+            if call.iteration and loop.iteration(own) != call.iteration:
+                return loop, call.iteration - 1
+            break
     return None

@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 import attrs
 
 from hloexec.analysis.numerics.comparison import Comparison, OutputDifference
-from hloexec.core.ir import Instruction, Module
+from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.places import RunPlace
 from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described
 from hloexec.errors import HloError, InputError
@@ -56,6 +57,11 @@ class InstructionRun:
     def op_name(self, module: Module) -> str | None:
         """The name that its framework gave it."""
         return self.of(module).op_name or None
+
+
+def run_at(computation: Computation, place: RunPlace) -> InstructionRun:
+    """What says of a run which it is."""
+    return InstructionRun(computation.name, place.instruction, place.name, place.device)
 
 
 @frozen

@@ -11,7 +11,6 @@ when they are asked for. As long as an object is in use, it is the only one of i
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
@@ -22,16 +21,16 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.ops.registry import Role, find_opcode, role_of, traits_of
 from hloexec.tools.diffing.digests import Digest
-from hloexec.tools.diffing.findings import InstructionRun
+from hloexec.tools.diffing.findings import InstructionRun, run_at
 from hloexec.tools.diffing.recording.arrays import Arrays
 from hloexec.tools.diffing.recording.columns import Columns
 from hloexec.tools.diffing.recording.held import Kept
 
-_ITERATION = re.compile(r"\[(\d+)\]")
 _RECENT = 1 << 12
 """So many instances are kept once they have been made."""
 _KEPT = 1 << 14
@@ -96,7 +95,7 @@ class Node:
     def place(self) -> InstructionRun:
         """The run of the instruction that computed it."""
         instance = self.instance
-        return InstructionRun(instance.computation.name, instance.instruction.name, instance.name, instance.device)
+        return run_at(instance.computation, RunPlace(instance.scope, instance.instruction.name, instance.device))
 
 
 @define(eq=False, slots=False)
@@ -106,7 +105,7 @@ class Instance:
     number: int
     instruction: Instruction
     computation: Computation
-    scope: str
+    scope: CallPath
     """The path of calls and iterations."""
     device: int
     operands: tuple[tuple[Node, ...], ...]
@@ -118,7 +117,7 @@ class Instance:
     @property
     def name(self) -> str:
         """The path and the instruction, as `Event.name` gives it."""
-        return f"{self.scope}/{self.instruction.name}" if self.scope else self.instruction.name
+        return self.scope.name_of(self.instruction.name)
 
     @property
     def opcode(self) -> str:
@@ -156,19 +155,14 @@ class Instance:
         return self.computation.name, self.instruction.name
 
     @property
-    def iterations(self) -> tuple[str, ...]:
+    def iterations(self) -> tuple[int, ...]:
         """The numbers of the iterations of the loops around it in which it ran, outermost first."""
-        return iterations_of(self.scope)
+        return self.scope.iterations
 
     @property
     def loops(self) -> str:
         """The scope, whatever the iterations."""
-        return _ITERATION.sub("", self.scope)
-
-
-def iterations_of(scope: str) -> tuple[str, ...]:
-    """The numbers of the iterations in a path of calls, outermost first."""
-    return tuple(_ITERATION.findall(scope))
+        return self.scope.loops
 
 
 class Graph:
@@ -226,7 +220,7 @@ class Graph:
         number = self.columns.instance[node]
         return self._apart[node].instruction if number < 0 else self.columns.sites[self.columns.site[number]][0]
 
-    def scope_of(self, node: int) -> str:
+    def scope_of(self, node: int) -> CallPath:
         number = self.columns.instance[node]
         return self._apart[node].scope if number < 0 else self.columns.scopes[self.columns.scope[number]]
 

@@ -26,7 +26,7 @@ from hloexec.tools.diffing.agreement import (
 from hloexec.tools.diffing.bounds import Bound, PathBounds, relative_bound
 from hloexec.tools.diffing.chains import InstructionChains, path_chain, steps_from
 from hloexec.tools.diffing.digests import Digest
-from hloexec.tools.diffing.graph import Graph, Node, iterations_of
+from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.recording.held import Held, own
 from hloexec.tools.diffing.recording.numbers import Numbers
@@ -254,7 +254,7 @@ class Index:
         array, digests = self.graph.columns.array, self.graph.arrays.digests
         found = [node for node in found if digests.nonfinite(array[node]) == digest.nonfinite]
         rounds = like.instance.iterations
-        found.sort(key=lambda node: (-self._common(node, made_of), iterations_of(self.graph.scope_of(node)) != rounds))
+        found.sort(key=lambda node: (-self._common(node, made_of), self.graph.scope_of(node).iterations != rounds))
         return list(map(self.graph.node, found[: LIMITS.candidates]))
 
     def _of_size(self, digest: Digest) -> _SameSize:

@@ -32,6 +32,7 @@ from hloexec.core.arguments import listed, require_integer, require_module, requ
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import opened
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.places import split_name
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.core.wording import listing
@@ -105,7 +106,7 @@ def frames_of_trace(module: Module, trace: Trace, inputs: Sequence[Sequence[Valu
             record.shape.dimensions,
         ):
             raise InputError(f"the trace has {record.shape} for %{event.instruction}, but it is {shape}")
-        run = event.name.removesuffix(event.instruction).removesuffix("/")
+        run = split_name(event.name)[0]
         for device in event.devices:
             key = run, event.computation, device
             frame = frames.setdefault(key, Frame(event.computation, run, device, {}))

@@ -81,7 +81,7 @@ def _choices(module: Module, policy: NumericsPolicy) -> Iterator[_Choice]:
         groups = groups_of(module, part)
         count = max(1, _MOST_CHOICES // max(1, len(groups)))
         for piece in (piece for group in groups for piece in group.parts(count)):
-            having = tuple(name for name in piece.names if part in policy.of(*name.split("/", 1)).plain_parts)
+            having = tuple(name for name in piece.names if part in policy.of_name(name).plain_parts)
             lacking = tuple(name for name in piece.names if name not in having)
             yield from (_Choice(part, names, names is having) for names in (having, lacking) if names)
 
@@ -346,7 +346,7 @@ class _Beam:
         default = attrs.evolve(policy, overrides=(), name=policy.name.partition(",")[0])
         having = dict(policy.overrides)
         for turn in turns:
-            having[turn.unit] = _toggled(policy.of(*turn.unit.split("/", 1)), turn.part)
+            having[turn.unit] = _toggled(policy.of_name(turn.unit), turn.part)
         names = sorted((name for name in having if having[name] != default), key=lambda name: self._order.get(name, 0))
         return numerics_policy({"": default, **{name: having[name] for name in names}})
 

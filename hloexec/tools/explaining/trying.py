@@ -32,6 +32,7 @@ from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread, Spreads
 from hloexec.analysis.numerics.tolerances import measured_tolerance
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
+from hloexec.core.places import split_name
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, join_values
@@ -80,7 +81,7 @@ def groups_of(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REF
     """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
     found: dict[str, list[str]] = {}
     for name in single_units(module, policy, base):
-        home, _, instruction = name.partition("/")
+        home, instruction = split_name(name)
         found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
     return [Group(opcode, tuple(names)) for opcode, names in found.items()]
 
@@ -92,7 +93,7 @@ def spelled(module: Module, policy: NumericsPolicy) -> NumericsPolicy:
         if part not in policy.plain_parts:
             continue
         names = [name for group in groups_of(module, part) for name in group.names]
-        having = [name for name in names if part in policy.of(*name.split("/", 1)).plain_parts]
+        having = [name for name in names if part in policy.of_name(name).plain_parts]
         bare = found.without_default(part)
         spelled = mixed(bare, part, having)
         found = spelled if spelled is not None else found

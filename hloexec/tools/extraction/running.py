@@ -25,11 +25,12 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.core.ir.editing import map_instructions
+from hloexec.core.places import split_path
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value, arrays_of
 from hloexec.core.wording import argument, listing, on_devices, quoted, suggestion
 from hloexec.engine.devices.topology import device_counts, topology_of
-from hloexec.engine.exec.observers import Event, Observer
+from hloexec.engine.exec.observers import Event, Observer, path_of
 from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.running import run_devices, run_with
@@ -243,7 +244,7 @@ def run_path(instruction: str) -> str | None:
 
 def instruction_name(instruction: str) -> str:
     """The name of the instruction, of which a path may have been given."""
-    return instruction.rpartition("/")[2].removeprefix("%")
+    return split_path(instruction)[1]
 
 
 def holding_computation(
@@ -260,8 +261,7 @@ def holding_computation(
         return found
     holders = [computation for computation in module if name in computation.by_name]
     if path is not None and len(holders) > 1:
-        callers = re.sub(r"\[\d+\](?::[^/]*)?", "", path).split("/")[:-1]
-        wanted = _called(module, callers, path, entry_name)
+        wanted = _called(module, path, entry_name)
         holders = [computation for computation in holders if computation.name == wanted] or holders
     if not holders:
         known = [instruction.name for computation in module for instruction in computation]
@@ -272,14 +272,13 @@ def holding_computation(
     return holders[0]
 
 
-def _called(module: Module, callers: Sequence[str], path: str, entry_name: str | None) -> str | None:
+def _called(module: Module, path: str, entry_name: str | None) -> str | None:
     """The computation at the end of a path of calls."""
     current = module.by_name.get(entry_name or module.entry_name)
-    for part, caller in zip(path.split("/"), callers, strict=False):
-        if current is None or caller.partition(":")[0] not in current.by_name:
+    for caller, chosen in split_path(path)[0]:
+        if current is None or caller not in current.by_name:
             return None
-        chosen = part.partition(":")[2]
-        names = list(computation_names(current.by_name[caller.partition(":")[0]].attributes))
+        names = list(computation_names(current.by_name[caller].attributes))
         current = module.by_name.get(chosen or (names[0] if names else ""))
     return None if current is None else current.name
 
@@ -328,7 +327,9 @@ class Recorder:
             return
         name = event.instruction.name
         if name in self._boundary:
-            self._held.setdefault((_scope(event), name), {}).update(dict.fromkeys(event.devices, event.value))
+            # Each iteration overwrites what the one before has left.
+            held = self._held.setdefault((path_of(event).loops, name), {})
+            held.update(dict.fromkeys(event.devices, event.value))
         if name != self._occurrence.instruction:
             return
         if event.iteration is not None:
@@ -338,18 +339,13 @@ class Recorder:
         if not self._occurrence.is_met(event) or (self.path is not None and event.name != self.path):
             return
         self.path, self.iteration = event.name, event.iteration
-        scope = _scope(event)
+        scope = path_of(event).loops
         for device in self.missing.intersection(event.devices):
             self.values[device] = {part: self._held[scope, part][device] for part in self._boundary}
             self.results[device] = event.value
         self.missing.difference_update(event.devices)
         if not self.missing:
             raise Enough
-
-
-def _scope(event: Event) -> str:
-    """Where the computation was called from, iterations apart: each overwrites what the one before has left."""
-    return "/".join(f"{entry.instruction.name}:{entry.computation}" for entry in event.path)
 
 
 @frozen

@@ -14,6 +14,7 @@ from hloexec.analysis.buffers import memory_usage
 from hloexec.core.arguments import listed, require_integer, require_module, require_path, wrong
 from hloexec.core.files import opened
 from hloexec.core.ir import Module
+from hloexec.core.places import split_name
 from hloexec.core.values import Inputs
 from hloexec.core.wording import byte_text, quoted
 from hloexec.engine.exec.observers import Event, Observer
@@ -230,11 +231,11 @@ def _numbers(record: Mapping[str, Any], module: Module, named: str) -> Colours:
 
 
 def _place(key: str, module: Module) -> Place:
-    computation, _, name = key.rpartition("/")
-    found = module.by_name.get(computation.removeprefix("%"))
-    if found is not None and name.removeprefix("%") in found.by_name:
-        return found.name, name.removeprefix("%")
-    return holding_computation(module, key).name, name.removeprefix("%")
+    computation, name = split_name(key)
+    found = module.by_name.get(computation)
+    if found is not None and name in found.by_name:
+        return found.name, name
+    return holding_computation(module, key).name, name
 
 
 def _require_places(found: Colours, module: Module, named: str) -> None:

@@ -17,9 +17,10 @@ from hloexec.analysis.calls import CallKind, call_of, calls_of, passed_operands
 from hloexec.analysis.numerics.leaves import statistics
 from hloexec.core.arguments import listed, require_flags, require_integer, require_module, require_number, texts
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes
+from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, leaves
-from hloexec.engine.exec.observers import Event, Observer
+from hloexec.engine.exec.observers import Event, Observer, PathMemo, path_entry
 from hloexec.engine.exec.options import RunOptions, resolve_options
 from hloexec.engine.exec.running import run_with
 from hloexec.errors import InputError
@@ -33,15 +34,12 @@ from hloexec.tools.nan_search.symptoms import (
     CHECKS,
     History,
     Leaf,
-    Path,
     Range,
-    ResultLeaf,
     Symptom,
     bad_numbers,
     losses,
     nan_count,
     nan_of_constants,
-    path_of,
     range_of,
 )
 from hloexec.tools.tracing.recording import KnownArrays
@@ -64,77 +62,76 @@ class Sources:
     """The computation that runs."""
     history: History
 
-    def computation(self, path: Path) -> Computation:
-        return self.module.by_name[path[-1][1] if path else self.entry]
+    def computation(self, path: CallPath) -> Computation:
+        return self.module.by_name[path.computation(self.entry)]
 
-    def instruction(self, place: ResultLeaf) -> Instruction:
+    def instruction(self, place: RunPlace) -> Instruction:
         return self.computation(place.path).by_name[place.instruction]
 
-    def of(self, place: ResultLeaf) -> list[ResultLeaf]:
+    def of(self, place: RunPlace) -> list[RunPlace]:
         """The leaves that a leaf is made of."""
         instruction = self.instruction(place)
         role = role_of(instruction)
         index = place.index
-        here = place.path
+        leaf = place.beside
         if role is Role.PARAMETER:
             return self._of_parameter(place, instruction)
         if role is Role.TUPLE:
-            return [ResultLeaf(here, instruction.operands[index[0]], index[1:])] if index else []
+            return [leaf(instruction.operands[index[0]], index[1:])] if index else []
         if role is Role.GET_TUPLE_ELEMENT:
-            return [ResultLeaf(here, instruction.operands[0], (instruction.attributes.index, *index))]
+            return [leaf(instruction.operands[0], (instruction.attributes.index, *index))]
         if role is Role.PART:
-            return [ResultLeaf(here, instruction.operands[0], (*traits_of(instruction).part, *index))]
+            return [leaf(instruction.operands[0], (*traits_of(instruction).part, *index))]
         if role is Role.FORWARD:
-            return [ResultLeaf(here, instruction.operands[0], index)]
+            return [leaf(instruction.operands[0], index)]
         if role is Role.COPY_START:
-            return [ResultLeaf(here, instruction.operands[0])] if index[:1] in ((0,), (1,)) else []
+            return [leaf(instruction.operands[0], ())] if index[:1] in ((0,), (1,)) else []
         if role is Role.ASYNC_START:
             if index[:1] == (0,):
-                return [ResultLeaf(here, instruction.operands[index[1]], index[2:])] if len(index) > 1 else []
+                return [leaf(instruction.operands[index[1]], index[2:])] if len(index) > 1 else []
             return self._roots(place, index[1:]) if index[:1] == (1,) else []
         if role is Role.WHILE:
             body = call_of(instruction, CallKind.BODY)
             root = self.module.by_name[body].root_name
-            last = self.history.last_iteration(here, instruction.name, root, body)
+            last = self.history.last_iteration(place.path.to(path_entry(instruction, body, 0)), root)
             if last is None:
-                return [ResultLeaf(here, instruction.operands[0], index)]
-            return [ResultLeaf((*here, (instruction.name, body, last)), root, index)]
+                return [leaf(instruction.operands[0], index)]
+            return [RunPlace(place.path.to(path_entry(instruction, body, last)), root, index=index)]
         if role in (Role.CALL, Role.CONDITIONAL):
             return self._roots(place, index)
-        by_name = self.computation(here).by_name
+        by_name = self.computation(place.path).by_name
         return [
-            ResultLeaf(here, name, leaf_index)
+            leaf(name, leaf_index)
             for name in instruction.operands
             for leaf_index, _ in leaf_shapes(by_name[name].shape)
         ]
 
-    def _roots(self, place: ResultLeaf, index: Index) -> list[ResultLeaf]:
+    def _roots(self, place: RunPlace, index: Index) -> list[RunPlace]:
         """The roots of the computations that an instruction calls, as far as they have run."""
         instruction = self.instruction(place)
         found = []
         for call in calls_of(instruction):
-            path = (*place.path, (instruction.name, call.computation, None))
-            root = self.module.by_name[call.computation].root_name
-            if self.history.has_run(path, root):
-                found.append(ResultLeaf(path, root, index))
+            path = place.path.to(path_entry(instruction, call.computation))
+            root = RunPlace(path, self.module.by_name[call.computation].root_name, index=index)
+            if self.history.has_run(root):
+                found.append(root)
         return found
 
-    def _of_parameter(self, place: ResultLeaf, instruction: Instruction) -> list[ResultLeaf]:
-        if not place.path:
+    def _of_parameter(self, place: RunPlace, instruction: Instruction) -> list[RunPlace]:
+        if not place.path.calls:
             return []
-        *above, (caller_name, computation, iteration) = place.path
-        path = tuple(above)
-        caller = self.computation(path).by_name[caller_name]
+        call, path = place.path.calls[-1], place.path.outer
         number = instruction.attributes.number
-        if iteration:
-            body = call_of(caller, CallKind.BODY)
+        if call.iteration:
+            body = call_of(call.instruction, CallKind.BODY)
             root = self.module.by_name[body].root_name
-            return [ResultLeaf((*path, (caller_name, body, iteration - 1)), root, place.index)]
-        given = passed_operands(caller, computation)
-        return [ResultLeaf(path, given[number], place.index)] if number < len(given) else []
+            path = path.to(path_entry(call.instruction, body, call.iteration - 1))
+            return [RunPlace(path, root, index=place.index)]
+        given = passed_operands(call.instruction, call.computation)
+        return [RunPlace(path, given[number], index=place.index)] if number < len(given) else []
 
 
-def chain_to(place: ResultLeaf, symptom: Symptom, device: int, sources: Sources) -> tuple[Link, ...]:
+def chain_to(place: RunPlace, symptom: Symptom, device: int, sources: Sources) -> tuple[Link, ...]:
     """What led to a bad number at a place, the earliest instruction first.
 
     From operand to operand, that with the largest magnitude is followed (the one nearest to zero for poles and
@@ -142,8 +139,8 @@ def chain_to(place: ResultLeaf, symptom: Symptom, device: int, sources: Sources)
     Instructions that do not change the magnitude much are passed over.
     """
     towards_zero = symptom.kind in ("pole", "underflow")
-    walked: list[tuple[ResultLeaf, Range]] = []
-    seen: set[ResultLeaf] = {place}
+    walked: list[tuple[RunPlace, Range]] = []
+    seen: set[RunPlace] = {place}
     current = place
     for _ in range(_MOST_STEPS):
         candidates = []
@@ -161,7 +158,7 @@ def chain_to(place: ResultLeaf, symptom: Symptom, device: int, sources: Sources)
     return tuple(_link(entry, found, sources) for entry, found in reversed(_worth_showing(walked, sources)))
 
 
-def _worth_showing(walked: list[tuple[ResultLeaf, Range]], sources: Sources) -> list[tuple[ResultLeaf, Range]]:
+def _worth_showing(walked: list[tuple[RunPlace, Range]], sources: Sources) -> list[tuple[RunPlace, Range]]:
     """The walk, without what only hands a value on: its ends, and where magnitudes change most."""
     own = [entry for entry in walked if role_of(sources.instruction(entry[0])) not in RENAMING]
     if walked and (not own or own[-1][0] != walked[-1][0]):
@@ -178,10 +175,11 @@ def _worth_showing(walked: list[tuple[ResultLeaf, Range]], sources: Sources) -> 
     return [entry for number, entry in enumerate(own) if number in kept]
 
 
-def _link(place: ResultLeaf, found: Range, sources: Sources) -> Link:
+def _link(place: RunPlace, found: Range, sources: Sources) -> Link:
     instruction = sources.instruction(place)
     source = source_text(sources.module, instruction)
-    return Link(place.name, hlo_line(instruction), source, found.low, found.high)
+    name = "/".join([*(call.caller for call in place.path.calls), place.instruction])
+    return Link(name, hlo_line(instruction), source, found.low, found.high)
 
 
 _NO_CAUSES: frozenset[int] = frozenset()
@@ -221,13 +219,14 @@ class NanObserver:
         self._culprits: tuple[int, ...] = ()
         self._result_has_nan = False
         self._events = 0
+        self._paths = PathMemo()
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         self._events += 1
         arrays = {index: leaf for index, leaf in leaves(event.value) if isinstance(leaf, np.ndarray)}
         ranges = {index: self._range(leaf) for index, leaf in arrays.items()}
-        place = ResultLeaf(path_of(event.path), event.instruction.name)
+        place = RunPlace(self._paths.of(event), event.instruction.name)
         is_bad = any(found is not None and not found.is_finite for found in ranges.values())
         causes: dict[Index, frozenset[int]] = {}
         constant: set[tuple[int, ...]] = set()
@@ -248,11 +247,11 @@ class NanObserver:
         remembered = {
             index: Leaf(found, causes.get(index, _NO_CAUSES), index in constant) for index, found in ranges.items()
         }
-        self._history.add(place.path, place.instruction, event.devices, remembered)
+        self._history.add(place, event.devices, remembered)
         if is_bad and self._is_kept(event):
-            if not event.path:
+            if not place.path.calls:
                 self._result_has_nan |= _have_nan(ranges.values())
-            self._blame(_ordered(causes, ranges), is_result=not event.path)
+            self._blame(_ordered(causes, ranges), is_result=not place.path.calls)
 
     def _blame(self, culprits: tuple[int, ...], *, is_result: bool) -> None:
         """End the run with the findings that a kept value comes from; without any, nothing in the run is to blame.
@@ -297,10 +296,10 @@ class NanObserver:
         caller = event.path[-1].instruction
         return role_of(caller) is Role.WHILE and event.path[-1].computation == call_of(caller, CallKind.BODY)
 
-    def _birth(self, event: Event, place: ResultLeaf, ranges: dict[Index, Range | None]) -> int | None:
+    def _birth(self, event: Event, place: RunPlace, ranges: dict[Index, Range | None]) -> int | None:
         """The number of a new finding, if this instruction produced nonfinite numbers."""
         role = role_of(event.instruction)
-        if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path):
+        if role is Role.CONSTANT or (role is Role.PARAMETER and not place.path.calls):
             if role is Role.PARAMETER:
                 self._note_input(event, ranges)
             elif _have_nan(ranges.values()):
@@ -353,7 +352,7 @@ class NanObserver:
         arrays = (operand for operand in event.operands if isinstance(operand, np.ndarray))
         return _have_nan(map(self._range, arrays))
 
-    def _is_constant(self, event: Event, place: ResultLeaf) -> bool:
+    def _is_constant(self, event: Event, place: RunPlace) -> bool:
         """Whether constants alone have made a leaf."""
         role = role_of(event.instruction)
         if role in (Role.CONSTANT, Role.MACHINE):
@@ -361,15 +360,13 @@ class NanObserver:
         known = [self._history.leaf(source, event.devices[0]) for source in self._sources.of(place)]
         return bool(known) and all(leaf is not None and leaf.is_constant for leaf in known)
 
-    def _constant_operands(self, event: Event, place: ResultLeaf) -> list[bool]:
+    def _constant_operands(self, event: Event, place: RunPlace) -> list[bool]:
         """Which operands constants alone have made, as far as they have NaN or infinities."""
-        known = [
-            self._history.leaf(ResultLeaf(place.path, name), event.devices[0]) for name in event.instruction.operands
-        ]
+        known = [self._history.leaf(place.beside(name), event.devices[0]) for name in event.instruction.operands]
         return [leaf is not None and leaf.is_constant for leaf in known]
 
     def _out_of_finite_sources(
-        self, event: Event, place: ResultLeaf, ranges: dict[Index, Range | None]
+        self, event: Event, place: RunPlace, ranges: dict[Index, Range | None]
     ) -> Symptom | None:
         """Nonfinite numbers of an instruction whose operands are not available (collectives), or that only forwards
         values.
@@ -390,7 +387,7 @@ class NanObserver:
             return Symptom("overflow", reason, index, ~np.isfinite(widen(leaf)))
         return None
 
-    def _causes(self, event: Event, place: ResultLeaf, index: Index, found: Range | None) -> frozenset[int]:
+    def _causes(self, event: Event, place: RunPlace, index: Index, found: Range | None) -> frozenset[int]:
         """The findings that the nonfinite elements of an array come from."""
         instruction = event.instruction
         is_exchanged = exchanges(instruction)
@@ -411,7 +408,7 @@ class NanObserver:
                 causes |= known.causes
         return frozenset(causes)
 
-    def _new_finding(self, event: Event, place: ResultLeaf, symptom: Symptom) -> int:
+    def _new_finding(self, event: Event, place: RunPlace, symptom: Symptom) -> int:
         instruction = event.instruction
         value = dict(leaves(event.value))[symptom.index]
         assert isinstance(value, np.ndarray)

@@ -28,16 +28,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction
+from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, leaves
-from hloexec.engine.exec.observers import Event, PathEntry
+from hloexec.engine.exec.observers import Event
 from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.registry import find_opcode, traits_of
 from hloexec.ops.traits import Index
@@ -109,29 +110,6 @@ _RUNS = 8
 """Runs of an instruction that are remembered, for chains that go back through iterations of a loop."""
 
 
-Path: TypeAlias = tuple[tuple[str, str, int | None], ...]
-"""The calling instruction, the called computation, and for loops the iteration, outermost first."""
-
-
-@frozen
-class ResultLeaf:
-    """A leaf of what an instruction gives in one run of it."""
-
-    path: Path
-    instruction: str
-    index: Index = ()
-
-    @property
-    def name(self) -> str:
-        """As `Event.name`, without the names of computations."""
-        calls = (caller if count is None else f"{caller}[{count}]" for caller, _, count in self.path)
-        return "/".join([*calls, self.instruction])
-
-
-def path_of(entries: tuple[PathEntry, ...]) -> Path:
-    return tuple((entry.instruction.name, entry.computation, entry.iteration) for entry in entries)
-
-
 @frozen
 class Leaf:
     """What is remembered of one array."""
@@ -146,7 +124,7 @@ class Leaf:
 
 @frozen
 class _Run:
-    iterations: tuple[int | None, ...]
+    iterations: tuple[int, ...]
     devices: tuple[int, ...]
     leaves: dict[Index, Leaf]
 
@@ -155,46 +133,41 @@ class History:
     """The latest values at every place."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[tuple[tuple[str, str], ...], str], deque[_Run]] = {}
+        # By the path, whatever the iterations, and the instruction.
+        self._runs: dict[tuple[str, str], deque[_Run]] = {}
 
-    def add(self, path: Path, instruction: str, devices: Sequence[int], leaves: dict[Index, Leaf]) -> None:
+    def add(self, place: RunPlace, devices: Sequence[int], leaves: dict[Index, Leaf]) -> None:
         """Remember what an instruction has given on these devices."""
-        key, iterations = _split(path)
-        runs = self._runs.setdefault((key, instruction), deque())
-        runs.append(_Run(iterations, tuple(devices), leaves))
+        runs = self._runs.setdefault((place.path.loops, place.instruction), deque())
+        runs.append(_Run(place.path.iterations, tuple(devices), leaves))
         # Each of several devices may have a run of its own in an iteration.
         if len(runs) > _RUNS and sum(devices[0] in run.devices for run in runs) > _RUNS:
             runs.popleft()
 
-    def leaf(self, place: ResultLeaf, device: int) -> Leaf | None:
+    def leaf(self, place: RunPlace, device: int) -> Leaf | None:
         """What a device held at a place; None where it is not remembered."""
-        runs = self._latest_runs(place.path, place.instruction)
+        runs = self._latest_runs(place)
         return next((run.leaves.get(place.index) for run in runs if device in run.devices), None)
 
-    def leaves_of_all(self, place: ResultLeaf) -> list[Leaf]:
+    def leaves_of_all(self, place: RunPlace) -> list[Leaf]:
         """What any device held at a place."""
-        runs = self._latest_runs(place.path, place.instruction)
+        runs = self._latest_runs(place)
         return [run.leaves[place.index] for run in runs if place.index in run.leaves]
 
-    def has_run(self, path: Path, instruction: str) -> bool:
+    def has_run(self, place: RunPlace) -> bool:
         """Whether an instruction has run in these iterations of the loops around it, not long ago."""
-        return any(True for _ in self._latest_runs(path, instruction))
+        return any(True for _ in self._latest_runs(place))
 
-    def last_iteration(self, path: Path, loop: str, body_root: str, body: str) -> int | None:
-        """The last iteration of a loop on a path, counted from 0; None where it had none."""
-        key, iterations = _split(path)
-        runs = self._runs.get(((*key, (loop, body)), body_root), ())
-        counts = [run.iterations[-1] for run in runs if run.iterations[:-1] == iterations]
-        return max((count for count in counts if count is not None), default=None)
+    def last_iteration(self, body: CallPath, root: str) -> int | None:
+        """The last iteration of the loop that has a body with this root, counted from 0; None where it had none."""
+        runs = self._runs.get((body.loops, root), ())
+        counts = (run.iterations[-1] for run in runs if run.iterations[:-1] == body.outer.iterations)
+        return max(counts, default=None)
 
-    def _latest_runs(self, path: Path, instruction: str) -> Iterator[_Run]:
+    def _latest_runs(self, place: RunPlace) -> Iterator[_Run]:
         """The runs in these iterations of the loops around an instruction, the latest first."""
-        key, iterations = _split(path)
-        return (run for run in reversed(self._runs.get((key, instruction), ())) if run.iterations == iterations)
-
-
-def _split(path: Path) -> tuple[tuple[tuple[str, str], ...], tuple[int | None, ...]]:
-    return tuple((caller, name) for caller, name, _ in path), tuple(count for _, _, count in path)
+        runs = self._runs.get((place.path.loops, place.instruction), ())
+        return (run for run in reversed(runs) if run.iterations == place.path.iterations)
 
 
 CHECKS = ("overflow", "underflow", "cancellation")

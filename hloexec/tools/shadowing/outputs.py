@@ -13,7 +13,7 @@ from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import UNTOLD, frozen, told
-from hloexec.core.values import Array
+from hloexec.core.values import WHOLE, Array, part_label
 from hloexec.ops.resources import in_blocks
 from hloexec.ops.traits import Index
 from hloexec.tools.shadowing.computing.elements import first_places, subtracted, taken
@@ -59,7 +59,7 @@ class LeafError:
     @told
     def label(self) -> str:
         """Its place in the result: `value`, or `value.1.0` in a tuple."""
-        return ".".join(("value", *map(str, self.index)))
+        return part_label(WHOLE, self.index)
 
     @property
     @told

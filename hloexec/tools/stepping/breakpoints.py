@@ -27,10 +27,11 @@ import numpy as np
 
 from hloexec.analysis.calls import applied_computations, entered_computations
 from hloexec.core.ir import Computation, Module
+from hloexec.core.places import CallPath
 from hloexec.core.structs import define
 from hloexec.core.values import Described, Value, flat
 from hloexec.core.wording import natural_number
-from hloexec.engine.exec.observers import Event
+from hloexec.engine.exec.observers import Event, path_of
 from hloexec.engine.plan.program import Program
 from hloexec.errors import InputError
 from hloexec.language.origins import source_lines
@@ -136,7 +137,7 @@ class Breakpoint(Described):
     """How often the run has stopped here."""
     _before: dict[tuple[int, int], Value] = attrs.field(init=False, factory=dict)
     """What instructions gave last, by identity and device."""
-    _begun: str | None = None
+    _begun: CallPath | None = None
     """The iteration in which it has stopped, where it stops once in each."""
 
     def __str__(self) -> str:
@@ -173,14 +174,11 @@ class Breakpoint(Described):
 
     def _begins(self, event: Event) -> bool:
         """Whether it is the first instruction of an iteration; otherwise the run would stop at each."""
-        path = list(map(str, event.path))
-        while path and not path[-1].rpartition("[")[2][:1].isdigit():
-            path.pop()
-        here = "/".join(path)
-        if here == self._begun:
-            return False
-        self._begun = here
-        return True
+        path = path_of(event)
+        while path.calls and path.calls[-1].iteration is None:
+            path = path.outer
+        is_new, self._begun = path != self._begun, path
+        return is_new
 
 
 def _is_same(one: Value, other: Value) -> bool:

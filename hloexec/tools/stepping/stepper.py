@@ -24,6 +24,7 @@ from hloexec.core.arguments import (
     texts,
 )
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
+from hloexec.core.places import split_name
 from hloexec.core.values import Described, Inputs, Value, flat
 from hloexec.core.wording import argument, suggestion
 from hloexec.engine.devices.topology import topology_of
@@ -69,7 +70,7 @@ def replaceable(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> I
 
 
 def _to_come(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> Instruction:
-    computation, _, own = name.rpartition("/")
+    computation, own = split_name(name)
     found = [(home, each) for home, each in targets.instructions if each.name == own and computation in ("", home.name)]
     if not found:
         known = [each.name for _, each in targets.instructions]

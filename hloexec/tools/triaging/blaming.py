@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
+from hloexec.core.places import split_name
 from hloexec.core.values import Array, Inputs, Value, join_values
 from hloexec.engine.exec.running import run_with
 from hloexec.errors import HloError
@@ -54,7 +55,7 @@ def blamed_between_policies(
 
 def blamed_named(module: Module, name: str) -> Blamed | None:
     """An instruction by the name that policies have for it, `body/dot.3`; None where there is none."""
-    computation, _, instruction = name.rpartition("/")
+    computation, instruction = split_name(name)
     home = module.by_name.get(computation) if computation else module.entry
     found = None if home is None else home.by_name.get(instruction)
     return None if home is None or found is None else _blamed(module, home, found)

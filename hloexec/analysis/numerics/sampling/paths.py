@@ -31,6 +31,7 @@ from hloexec.analysis.numerics.selections import ModuleValue, order_of
 from hloexec.analysis.numerics.undecided import alone
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
+from hloexec.core.places import split_name
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, flat
 from hloexec.core.wording import listing
@@ -467,7 +468,7 @@ def _not_decided(leaf: LeafComparison, turns: Sequence[Turn]) -> LeafComparison:
     if leaf.verdict.agrees or measured is None or (other is not None and other.instructions):
         return leaf
     names = tuple(dict.fromkeys(turn.place for turn in turns))
-    said = listing((f"%{name.rpartition('/')[2]}" for name in names), 3)
+    said = listing((f"%{split_name(name)[1]}" for name in names), 3)
     many = "a decision" if len(turns) == 1 else f"{len(turns)} decisions"
     farthest = max(turn.distance for turn in turns)
     reason = (

@@ -22,8 +22,7 @@ from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import Group, Topology
 from hloexec.engine.devices.transfers import FromDevice, ToDevice
 from hloexec.engine.devices.varying import of_position, of_positions
-from hloexec.engine.exec.faults import instruction_text
-from hloexec.engine.exec.observers import call_path
+from hloexec.engine.exec.faults import computation_text, instruction_text
 from hloexec.engine.exec.tasks import Task
 from hloexec.engine.plan.steps import Exchange, Step, groups_at
 from hloexec.engine.plan.synthesis import zeros
@@ -227,11 +226,9 @@ class Communicator:
         lines = ["no device can go on:"]
         for waiting in self.waiting[:_LISTED]:
             devices = [device for device in waiting.task.devices if device not in waiting.results]
-            path = call_path(waiting.step.scope, waiting.task.frames[-1].context)
-            calls = f", reached through {' / '.join(map(str, path))}" if path else ""
             lines.append(f"  {_named(devices)} {_waits(devices)} {self._awaited(waiting)} at")
             lines.append(f"    {instruction_text(waiting.step.instruction, waiting.step)}")
-            lines.append(f"    in computation {waiting.step.scope.computation.name}{calls}")
+            lines.append(f"    {computation_text(waiting.step, waiting.task.frames[-1].context)}")
         if len(self.waiting) > _LISTED:
             lines.append(f"  … and {len(self.waiting) - _LISTED} more groups of devices wait")
         if done:

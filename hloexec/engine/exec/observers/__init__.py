@@ -8,17 +8,20 @@ result: the arrays that it sees are read-only. Only a controller may, which is a
 `on_value(event)`: what it returns takes the value's place. Under it, instructions run one by one.
 """
 
+from hloexec.core.places import PathEntry
 from hloexec.engine.exec.observers.attached import UNOBSERVED, UNREPLACEABLE, Attached, Stages, attach
 from hloexec.engine.exec.observers.events import (
     Activation,
     Event,
     Failure,
     LoopState,
-    PathEntry,
+    PathMemo,
     Place,
     Progress,
     Stage,
     call_path,
+    path_entry,
+    path_of,
 )
 from hloexec.engine.exec.observers.protocols import (
     Controller,
@@ -42,6 +45,7 @@ __all__ = [
     "LoopState",
     "Observer",
     "PathEntry",
+    "PathMemo",
     "Place",
     "Progress",
     "ProgressObserver",
@@ -50,4 +54,6 @@ __all__ = [
     "Stages",
     "attach",
     "call_path",
+    "path_entry",
+    "path_of",
 ]

@@ -5,50 +5,62 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from hloexec.core.ir import Computation, Instruction
+from hloexec.core.places import CallPath, PathEntry
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value
 from hloexec.engine.plan.steps import Context, Scope, Step
 from hloexec.errors import HloError
-from hloexec.ops.registry import Role, find_opcode
+from hloexec.ops.registry import Role, role_of
 
 
-@frozen
-class PathEntry:
-    """One call on the path from the entry computation to an instruction."""
-
-    instruction: Instruction
-    """The calling instruction."""
-    computation: str
-    """The name of the computation that it calls."""
-    iteration: int | None = None
-    """The iteration of a loop, counted from 0; None for other calls."""
-
-    def __str__(self) -> str:
-        count = "" if self.iteration is None else f"[{self.iteration}]"
-        entry = find_opcode(self.instruction.opcode)
-        is_choice = entry is not None and entry.role in (Role.WHILE, Role.CONDITIONAL)
-        return f"{self.instruction.name}{count}" + (f":{self.computation}" if is_choice else "")
+def path_entry(instruction: Instruction, computation: str, iteration: int | None = None) -> PathEntry:
+    """A call of a computation."""
+    return PathEntry(instruction, computation, iteration, role_of(instruction) in (Role.WHILE, Role.CONDITIONAL))
 
 
-def call_path(scope: Scope, context: Context | None) -> tuple[PathEntry, ...]:
-    """The calls that lead to a scope of a plan's run, outermost first."""
-    found = _scope_path(scope)
-    while context is not None:
-        found.append(PathEntry(context.step.instruction, context.plan.computation.name, context.iteration))
-        found.extend(_scope_path(context.step.scope))
+def call_path(scope: Scope, context: Context | None) -> CallPath:
+    """The calls that lead to a scope of a plan's run."""
+    new: list[Context] = []
+    while context is not None and context.path is None:
+        new.append(context)
         context = context.parent
-    found.reverse()
-    return tuple(found)
+    path = CallPath() if context is None or context.path is None else context.path
+    for each in reversed(new):
+        call = path_entry(each.step.instruction, each.plan.computation.name, each.iteration)
+        path = each.path = _path_within(path, each.step.scope).to(call)
+    return _path_within(path, scope)
 
 
-def _scope_path(scope: Scope) -> list[PathEntry]:
-    """The calls within one plan that lead to a scope, innermost first."""
+def _path_within(path: CallPath, scope: Scope) -> CallPath:
+    """The path to a scope of a plan, of which the path is given."""
     found: list[PathEntry] = []
     current: Scope | None = scope
     while current is not None and current.caller is not None:
-        found.append(PathEntry(current.caller, current.computation.name, current.iteration))
+        found.append(path_entry(current.caller, current.computation.name, current.iteration))
         current = current.parent
-    return found
+    for call in reversed(found):
+        path = path.to(call)
+    return path
+
+
+def path_of(place: Place) -> CallPath:
+    """The calls that lead to the instruction's computation."""
+    return call_path(place._scope, place._context)
+
+
+class PathMemo:
+    """The call paths of events, each mostly the one of that before."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, object, CallPath] | None = None
+        """The activation that was met last, and its path."""
+
+    def of(self, event: Event) -> CallPath:
+        """The calls that lead to what has just run."""
+        scope, context = event.activation
+        if self._last is None or scope is not self._last[0] or context is not self._last[1]:
+            self._last = scope, context, path_of(event)
+        return self._last[2]
 
 
 Activation: TypeAlias = tuple[object, object]
@@ -73,29 +85,17 @@ class Place:
     @property
     def path(self) -> tuple[PathEntry, ...]:
         """The calls that lead from the entry computation to the instruction's, outermost first."""
-        return call_path(self._scope, self._context)
+        return path_of(self).calls
 
     @property
     def iteration(self) -> int | None:
         """The iteration of the innermost loop around the instruction, None outside of loops."""
-        scope: Scope | None = self._scope
-        context = self._context
-        while True:
-            # Unrolled loops have their iterations in scopes of one plan.
-            while scope is not None:
-                if scope.iteration is not None:
-                    return scope.iteration
-                scope = scope.parent
-            if context is None:
-                return None
-            if context.iteration is not None:
-                return context.iteration
-            scope, context = context.step.scope, context.parent
+        return next(reversed(path_of(self).iterations), None)
 
     @property
     def name(self) -> str:
         """The path and the instruction in one line, e.g. `while.3[5]:body/fusion.2/add.7`; unique within a run."""
-        return "/".join([*map(str, self.path), self.instruction.name])
+        return path_of(self).name_of(self.instruction.name)
 
     @property
     def activation(self) -> Activation:

@@ -20,6 +20,7 @@ from itertools import product, zip_longest
 import attrs
 
 from hloexec.core.dtypes import element_type_of
+from hloexec.core.places import CallPath
 from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import Role, role_of, traits_of
@@ -102,7 +103,7 @@ class Causes:
 
     def of(self, results: Sequence[NodePair]) -> Iterator[Suspect]:
         """What may be to blame for results that differ, the likeliest first, each pair once."""
-        yield from self._found([cause for pair in results for cause in self._behind("", "", pair)])
+        yield from self._found([cause for pair in results for cause in self._behind(CallPath(), CallPath(), pair)])
         # Where the way back ends among steps that do not correspond: from the other end, the first that differ.
         for pair in results:
             yield from self._found([_Cause(entry, is_guessed=True) for entry in self._regions.frontier(pair)])
@@ -327,20 +328,20 @@ class Causes:
     def _behind_operand(self, user: NodePair, operand: NodePair) -> list[_Cause]:
         return self._behind(user.ours.instance.scope, user.theirs.instance.scope, operand)
 
-    def _behind(self, ours: str, theirs: str, pair: NodePair) -> list[_Cause]:
+    def _behind(self, ours: CallPath, theirs: CallPath, pair: NodePair) -> list[_Cause]:
         """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
         leave."""
         found = []
         sources = transparent_chain(pair.ours)[-1], transparent_chain(pair.theirs)[-1]
         left = exits(ours, sources[0]), exits(theirs, sources[1])
         place = None
-        for name, other in zip_longest(*left):
-            if name is None and sources[0].instance.is_source:
-                place = self._ours.passed_on(self._ours.like(other, self._theirs, pair.ours.device), pair.ours.device)
+        for one, other in zip_longest(*left):
             # What a loop hands on that never went round, or carries unchanged, has not left it.
-            loop = name or self._ours.like(other, self._theirs, pair.ours.device)
-            counterpart = other or self._theirs.like(name, self._ours, pair.theirs.device)
-            first, second = self._ours.of(loop, pair.ours.device), self._theirs.of(counterpart, pair.theirs.device)
+            loop = one or self._ours.like(attrs.evolve(other, device=pair.ours.device), self._theirs)
+            counterpart = other or self._theirs.like(attrs.evolve(one, device=pair.theirs.device), self._ours)
+            if one is None and sources[0].instance.is_source:
+                place = self._ours.passed_on(loop)
+            first, second = self._ours.of(loop), self._theirs.of(counterpart)
             early = self._runs.as_far_as_both_ran((loop, first), (counterpart, second), sources)
             is_wrong_early = early is not None and self._differs(early)
             if is_unrolled(first, second) and (early is None or is_wrong_early):
@@ -350,8 +351,7 @@ class Causes:
                 # It is wrong whenever the loop ends; what was wrong then has to come right.
                 found.append(_Cause(early, attrs.evolve(early)))
                 break
-            for one, another in zip(first, second, strict=False):
-                decision = NodePair(one, another)
+            for decision in map(NodePair, first, second):
                 if self._differs(decision):
                     found.append(_Cause(decision, decision))
                     break

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from hloexec.core.places import RunPlace
 from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.control import Decisions, Handing, is_unrolled
 from hloexec.tools.diffing.digests import Digest
@@ -40,23 +41,23 @@ class Handings:
         Values that loops carry have no names that both sides know. They pair up by what a loop is given at first: if
         several were given the same, by all that is handed on in their places.
         """
-        found = [suspect for name, device in self._ours.loops() for suspect in self._of_loop(name, device)]
+        found = [suspect for loop in self._ours.loops() for suspect in self._of_loop(loop)]
         yield from sorted(found, key=lambda suspect: suspect.pair.ours.number)
 
-    def _of_loop(self, name: str, device: int) -> Iterator[Suspect]:
-        other = self._theirs.like(name, self._ours, device)
-        if is_unrolled(self._ours.of(name, device), self._theirs.of(other, device)):
+    def _of_loop(self, loop: RunPlace) -> Iterator[Suspect]:
+        other = self._theirs.like(loop, self._ours)
+        if other is None or is_unrolled(self._ours.of(loop), self._theirs.of(other)):
             return
-        pairs = zip(self._ours.handings(name, device), self._theirs.handings(other, device), strict=False)
+        pairs = zip(self._ours.handings(loop), self._theirs.handings(other), strict=False)
         for iteration, (ours, theirs) in enumerate(pairs):
             if not self._are_right(ours, theirs):
                 return
             wrong = self._wrong(ours, theirs)
-            if wrong and (place := self._ours.handed_on(name, iteration, device)) is not None:
-                next_ones = self._keys_of_body(name, iteration + 1, device)
-                known = self._keys_of_body(name, iteration, device) | {self._key(node) for node in ours.given}
+            if wrong and (place := self._ours.handed_on(loop, iteration)) is not None:
+                next_ones = self._keys_of_body(loop, iteration + 1)
+                known = self._keys_of_body(loop, iteration) | {self._key(node) for node in ours.given}
                 for pair in wrong:
-                    if _is_chosen(pair.ours, name, iteration) or _is_chosen(pair.theirs, other, iteration):
+                    if _is_chosen(pair.ours, loop, iteration) or _is_chosen(pair.theirs, other, iteration):
                         # To blame may be what decided which branch gives it.
                         continue
                     # A value that nothing uses any more is not computed.
@@ -135,15 +136,15 @@ class Handings:
         match = self._relations.state.matches[node.number]
         return _key_of(self._relations.state.raw.digest(node.number) if match is None else match.node.digest)
 
-    def _keys_of_body(self, name: str, iteration: int, device: int) -> set[_Key]:
+    def _keys_of_body(self, loop: RunPlace, iteration: int) -> set[_Key]:
         """The values that the body of a loop computes in an iteration."""
-        conditions = self._ours.of(name, device)
+        conditions = self._ours.of(loop)
         if iteration + 1 >= len(conditions):
             return set()
         return {
             self._key(node)
             for node in self._relations.nodes_between(conditions[iteration], conditions[iteration + 1])
-            if node.device == device
+            if node.device == loop.device
         }
 
 
@@ -151,11 +152,11 @@ def _key_of(digest: Digest) -> _Key:
     return digest.family, digest.count, digest.in_any_order
 
 
-def _is_chosen(node: Node, loop: str, iteration: int) -> bool:
+def _is_chosen(node: Node, loop: RunPlace, iteration: int) -> bool:
     """Whether a conditional in an iteration of a loop gives a value."""
     scope = transparent_chain(node)[-1].instance.scope
-    inner = scope.partition(f"{loop}[{iteration}]:")[2] if scope.startswith(loop) else ""
-    return any(":" in component and "[" not in component for component in inner.split("/"))
+    inner = scope.calls[len(loop.path.calls) + 1 :] if loop.iteration(scope) == iteration else ()
+    return any(call.is_choice and call.iteration is None for call in inner)
 
 
 def _is_passed_on(node: Node, handing: Handing) -> bool:

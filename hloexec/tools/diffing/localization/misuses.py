@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hloexec.core.places import RunPlace
 from hloexec.ops.registry import traits_of
 from hloexec.tools.diffing.control import Decisions, carrying_loop
 from hloexec.tools.diffing.findings import InstructionRun
@@ -88,10 +89,10 @@ class Misuses:
 
     def _is_there(self, user: NodePair, operand: NodePair) -> bool:
         """Whether a loop hands on what a user should take as well: then the user may take the wrong one of both."""
-        loop = carrying_loop(user.ours.instance.scope, transparent_chain(operand.ours)[-1])
+        loop = carrying_loop(user.ours, transparent_chain(operand.ours)[-1])
         if loop is None:
             return False
-        handings = self._decisions.handings(loop[0], user.ours.device)
+        handings = self._decisions.handings(loop[0])
         if loop[1] < len(handings):
             nodes = handings[loop[1]].handed
             return any(self._relations.of(node, operand.theirs) is Relation.EQUAL for node in nodes)
@@ -117,20 +118,20 @@ class Misuses:
         """What hands an operand on to the iteration in which it is used, if loops carry both it and what it should be,
         or if it was what it should be in an earlier iteration: then, the user was right."""
         ours, theirs = transparent_chain(operand.ours)[-1], transparent_chain(operand.theirs)[-1]
-        loop = carrying_loop(user.ours.instance.scope, ours)
+        loop = carrying_loop(user.ours, ours)
         if loop is None:
             return None
         if user.theirs is operand.theirs:
             # What moves the operand in `after` has no counterpart.
             is_carried = ours.instance.iterations == theirs.instance.iterations
         else:
-            other = carrying_loop(user.theirs.instance.scope, theirs)
+            other = carrying_loop(user.theirs, theirs)
             is_carried = other is not None and (_is_inside(ours, loop[0]) or _is_inside(theirs, other[0]))
         if not (is_carried or self._was_right(user.ours, operand)):
             return None
-        scope = f"{loop[0]}[{loop[1]}]:"
-        passed = [node for node in transparent_chain(operand.ours)[:-1] if node.instance.scope.startswith(scope)]
-        return passed[0].place if passed else self._decisions.handed_on(*loop, user.ours.device)
+        chain = transparent_chain(operand.ours)[:-1]
+        passed = [node for node in chain if loop[0].iteration(node.instance.scope) == loop[1]]
+        return passed[0].place if passed else self._decisions.handed_on(*loop)
 
     def _was_right(self, user: Node, operand: NodePair) -> bool:
         """Whether the user's instruction took what it should in an earlier iteration, if that is the same in each."""
@@ -166,8 +167,8 @@ def _taken(node: Node) -> list[Node]:
     return [entry for part in node.instance.operands for entry in part]
 
 
-def _is_inside(node: Node, loop: str) -> bool:
-    return node.instance.scope.startswith(f"{loop}[")
+def _is_inside(node: Node, loop: RunPlace) -> bool:
+    return loop.iteration(node.instance.scope) is not None
 
 
 def _reason(place: InstructionRun | None, ours: str, theirs: str) -> str:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
+from hloexec.core.places import RunPlace
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.relations import NodePair, Relation, Relations
+
+_Loop: TypeAlias = tuple[RunPlace | None, Sequence[Node]]
+"""A loop, and what its condition gave."""
 
 
 class PairedRuns:
@@ -15,7 +20,7 @@ class PairedRuns:
     def __init__(self, relations: Relations, graphs: tuple[Graph, Graph]) -> None:
         self._relations = relations
         self._graphs = graphs
-        self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[str, ...], Instance]] = {}
+        self._known_runs: dict[tuple[int, tuple[str, str], int, str], dict[tuple[int, ...], Instance]] = {}
 
     def first_of_its_kind(self, pair: NodePair) -> NodePair:
         """The first pair that differs of those that the same two instructions gave in the same loops."""
@@ -33,11 +38,9 @@ class PairedRuns:
                     return first
         return pair
 
-    def as_far_as_both_ran(
-        self, ours: tuple[str, Sequence[Node]], theirs: tuple[str, Sequence[Node]], pair: tuple[Node, Node]
-    ) -> NodePair | None:
+    def as_far_as_both_ran(self, ours: _Loop, theirs: _Loop, pair: tuple[Node, Node]) -> NodePair | None:
         """What two values that leave loops were in the last iteration that both had, if one of the loops went round
-        more often than the other; None where nothing says so. Loops are given by their names and conditions."""
+        more often than the other; None where nothing says so."""
         last = min(len(ours[1]), len(theirs[1])) - 2
         if len(ours[1]) == len(theirs[1]) or last < 0:
             return None
@@ -47,15 +50,16 @@ class PairedRuns:
         ]
         return None if early[0] is None or early[1] is None else NodePair(early[0], early[1])
 
-    def _at(self, side: int, node: Node, loop: str, iteration: int) -> Node | None:
+    def _at(self, side: int, node: Node, loop: RunPlace | None, iteration: int) -> Node | None:
         """What a value was after an iteration of a loop; None where nothing says so."""
-        instance, depth = node.instance, loop.count("[")
-        iterations = instance.iterations
-        if not loop or not instance.scope.startswith(f"{loop}["):
+        instance = node.instance
+        own = None if loop is None else loop.iteration(instance.scope)
+        if loop is None or own is None:
             return None
-        if int(iterations[depth]) <= iteration:
+        if own <= iteration:
             return node
-        run = self._runs(side, instance).get((*iterations[:depth], str(iteration), *iterations[depth + 1 :]))
+        iterations, depth = instance.iterations, len(loop.path.iterations)
+        run = self._runs(side, instance).get((*iterations[:depth], iteration, *iterations[depth + 1 :]))
         return None if run is None or len(run.results) <= node.leaf else run.results[node.leaf]
 
     def is_wrong(self, pair: NodePair) -> bool:
@@ -65,7 +69,7 @@ class PairedRuns:
             relation is Relation.SHUFFLED and pair.ours.shape == pair.theirs.shape
         )
 
-    def _runs(self, side: int, instance: Instance) -> dict[tuple[str, ...], Instance]:
+    def _runs(self, side: int, instance: Instance) -> dict[tuple[int, ...], Instance]:
         """The runs of an instruction on a device in the same loops, by their iterations, in the order of the run."""
         key = (side, instance.static, instance.device, instance.loops)
         if key not in self._known_runs:

@@ -174,7 +174,7 @@ def _equal_nodes_of(graph: Graph, node: Node) -> list[Node]:
         and entry.instance.static != node.instance.static
         and entry.shape == node.shape
         and entry.device == node.device
-        and "[" not in entry.instance.name
+        and not entry.instance.iterations
     ]
 
 

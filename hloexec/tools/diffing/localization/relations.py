@@ -296,7 +296,7 @@ class Relations:
         one, other = ours.instance, theirs.instance
         if one.opcode != other.opcode:
             return 0
-        is_as_deep = one.scope.count("[") == other.scope.count("[")
+        is_as_deep = len(one.iterations) == len(other.iterations)
         has_same_attributes = bool(one.instruction.attributes == other.instruction.attributes)
         pairs = zip(one.inputs, other.inputs, strict=False)
         operands = sum((first.dtype == second.dtype) + (not self.differ(first, second)) for first, second in pairs)

@@ -17,10 +17,11 @@ import attrs
 from hloexec.analysis.calls import calls_of, passed_operands
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_shapes
 from hloexec.core.ir.editing import replace_computation, replace_instruction
+from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
-from hloexec.ops.attributes import computation_names
+from hloexec.engine.exec.observers import path_entry
 from hloexec.ops.registry import Role, is_elementwise, role_of, traits_of
-from hloexec.tools.diffing.findings import InstructionRun
+from hloexec.tools.diffing.findings import InstructionRun, run_at
 from hloexec.tools.diffing.graph import Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.edits import moved_otherwise
@@ -67,7 +68,7 @@ class _Use:
     node: Node
     """A value that is computed from it, or it itself as a result."""
     user: tuple[str, str]
-    scope: str
+    scope: CallPath
     """That of the place."""
 
 
@@ -105,8 +106,7 @@ def rewired(module: Module, nodes: Sequence[Node], results: Mapping[int, Node], 
     alike = [each for each in uses if each.place == handle.place and text in {edit for edit, _ in _edits(module, each)}]
     users = {use.user for each in alike for use in uses[each]}
     first = min((use for each in alike for use in uses[each]), key=lambda use: use.node.number)
-    path = f"{first.scope}/{handle.instruction}" if first.scope else handle.instruction
-    place = InstructionRun(handle.computation, handle.instruction, path, first.node.device)
+    place = run_at(module.by_name[handle.computation], RunPlace(first.scope, handle.instruction, first.node.device))
     is_shared = len(users) > 1 or (handle.operand == _MOVER and first.node in nodes)
     is_alone = are_all and are_all_nearer and len({each.place for each, _ in found}) == 1
     is_only_one, others = is_shared and is_alone, dict[_Handle, str]()
@@ -147,88 +147,53 @@ def _moving(nodes: Sequence[Node]) -> dict[_Handle, list[_Use]]:
 # The way of an operand
 
 
-def _handles(module: Module, instance: Instance) -> Iterator[tuple[_Handle, str]]:
+def _handles(module: Module, instance: Instance) -> Iterator[tuple[_Handle, CallPath]]:
     """What hands on each operand of an instance, back to where it was computed; and the scopes."""
-    frames = _frames(module, instance.scope)
-    if frames is None:
+    if any(call.computation not in module.by_name for call in instance.scope.calls):
         return
     for name in dict.fromkeys(instance.instruction.operands):
-        yield from _way(module, list(frames), name, [])
+        yield from _way(module, instance.scope, name, [])
 
 
-def _ways_of_result(module: Module, number: int) -> Iterator[tuple[_Handle, str]]:
+def _ways_of_result(module: Module, number: int) -> Iterator[tuple[_Handle, CallPath]]:
     """What hands on a leaf of the module's result."""
     root = module.entry.root
     leaves = [index for index, leaf in leaf_shapes(root.shape) if leaf.is_array]
-    return _way(module, [_Frame(module.entry, "")], root.name, [*reversed(leaves[number])])
+    return _way(module, CallPath(), root.name, [*reversed(leaves[number])])
 
 
-@frozen
-class _Frame:
-    """A computation that runs, and what calls it."""
-
-    computation: Computation
-    scope: str
-    caller: Instruction | None = None
-    iteration: int | None = None
-
-
-def _frames(module: Module, scope: str) -> list[_Frame] | None:
-    """The computations that run in a scope, outermost first; None where the scope says something else."""
-    found = [_Frame(module.entry, "")]
-    for component in scope.split("/") if scope else ():
-        head, colon, name = component.partition(":")
-        caller, bracket, number = head.partition("[")
-        outer = found[-1]
-        instruction = outer.computation.by_name.get(caller)
-        if instruction is None:
-            return None
-        names = computation_names(instruction.attributes)
-        callee = name if colon else next(iter(names), "")
-        if callee not in names:
-            return None
-        inner = f"{outer.scope}/{component}" if outer.scope else component
-        iteration = int(number.rstrip("]")) if bracket else None
-        found.append(_Frame(module.by_name[callee], inner, instruction, iteration))
-    return found
-
-
-def _way(module: Module, frames: list[_Frame], name: str, path: list[int]) -> Iterator[tuple[_Handle, str]]:
-    """What hands on the value that a name stands for in the last of some frames, or an element of it, of which the
-    outermost index is the last."""
+def _way(module: Module, scope: CallPath, name: str, path: list[int]) -> Iterator[tuple[_Handle, CallPath]]:
+    """What hands on the value that a name stands for in a scope, or an element of it, of which the outermost index is
+    the last."""
     for _ in range(LIMITS.way_steps):
-        frame = frames[-1]
-        instruction = frame.computation.by_name[name]
-        role, own = role_of(instruction), frame.computation.name
+        own = scope.computation(module.entry_name)
+        instruction = module.by_name[own].by_name[name]
+        role = role_of(instruction)
         if role is Role.GET_TUPLE_ELEMENT:
-            yield _Handle(own, name, 0), frame.scope
+            yield _Handle(own, name, 0), scope
             path.append(instruction.attributes.index)
             name = instruction.operands[0]
         elif role is Role.TUPLE and path:
             number = path.pop()
-            yield _Handle(own, name, number), frame.scope
+            yield _Handle(own, name, number), scope
             name = instruction.operands[number]
         elif role is Role.FORWARD:
             name = instruction.operands[0]
         elif role is Role.CALL:
             callee = calls_of(instruction)[0].computation
-            scope = f"{frame.scope}/{name}" if frame.scope else name
-            frames.append(_Frame(module.by_name[callee], scope, instruction))
+            scope = scope.to(path_entry(instruction, callee))
             name = module.by_name[callee].root_name
-        elif role is Role.PARAMETER and frame.caller is not None:
-            frames.pop()
-            caller = frame.caller
-            if frame.iteration:
+        elif role is Role.PARAMETER and scope.calls:
+            call, scope = scope.calls[-1], scope.outer
+            if call.iteration:
                 # The iteration before has handed it on.
-                scope = frame.scope.rpartition("[")[0]
-                body = frame.computation
-                frames.append(_Frame(body, f"{scope}[{frame.iteration - 1}]:{body.name}", caller, frame.iteration - 1))
-                name = body.root_name
+                scope = scope.to(attrs.evolve(call, iteration=call.iteration - 1))
+                name = module.by_name[own].root_name
                 continue
-            number = instruction.attributes.number
+            caller, number = call.instruction, instruction.attributes.number
             if role_of(caller) is Role.CALL:
-                yield _Handle(frames[-1].computation.name, caller.name, number), frames[-1].scope
-            given = passed_operands(caller, frame.computation.name)
+                yield _Handle(scope.computation(module.entry_name), caller.name, number), scope
+            given = passed_operands(caller, own)
             if number >= len(given):
                 return
             name = given[number]

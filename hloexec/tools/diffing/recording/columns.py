@@ -9,8 +9,9 @@ from typing import TypeAlias
 import numpy as np
 
 from hloexec.core.ir import Computation, Instruction
+from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.values import Array
-from hloexec.tools.diffing.findings import InstructionRun
+from hloexec.tools.diffing.findings import InstructionRun, run_at
 
 Operands: TypeAlias = Sequence[Sequence[int]]
 """For each operand the numbers of the nodes that are its arrays."""
@@ -22,7 +23,7 @@ class Columns:
     def __init__(self) -> None:
         self.sites: list[tuple[Instruction, Computation]] = []
         """The instructions that ran, and where they stand."""
-        self.scopes: list[str] = []
+        self.scopes: list[CallPath] = []
         """The paths of calls and iterations in which they ran."""
         self.site = column("i")
         self.scope = column("i")
@@ -39,7 +40,7 @@ class Columns:
         self._start = column("q", [0])
         self._site_numbers: dict[tuple[int, int], int] = {}
 
-    def add_scope(self, path: str) -> int:
+    def add_scope(self, path: CallPath) -> int:
         """The number of a path of calls and iterations."""
         self.scopes.append(path)
         return len(self.scopes) - 1
@@ -107,8 +108,7 @@ class Columns:
         instance = self.instance[node]
         instruction, computation = self.sites[self.site[instance]]
         path = self.scopes[self.scope[instance]]
-        name = f"{path}/{instruction.name}" if path else instruction.name
-        return InstructionRun(computation.name, instruction.name, name, self.device[instance])
+        return run_at(computation, RunPlace(path, instruction.name, self.device[instance]))
 
     def users(self) -> tuple[Array, Array]:
         """The instances that use each node: those of node n are `users[starts[n] : starts[n + 1]]`."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from hloexec.analysis.calls import CallKind, call_of
 from hloexec.core.ir import Computation, Instruction, Module, flat_arrays, parts_of
+from hloexec.core.places import CallPath
 from hloexec.core.structs import define
 from hloexec.core.values import Array, Value, arrays_of
 from hloexec.core.wording import byte_text
-from hloexec.engine.exec.observers import Event
+from hloexec.engine.exec.observers import Event, PathMemo
 from hloexec.errors import ResourceError
 from hloexec.ops.registry import Role, exchanges, find_opcode, forwarded_names, role_of
 from hloexec.tools.diffing.graph import Graph, Node
@@ -37,7 +38,7 @@ class _Scope:
     number: int
     parent: _Scope | None
     nodes: dict[str, tuple[int, ...]] = attrs.field(factory=dict)
-    inner: dict[str, list[str]] = attrs.field(factory=dict)
+    inner: dict[str, list[CallPath]] = attrs.field(factory=dict)
     """By the name of an instruction, the scopes that it opened."""
     handed_on: dict[tuple[str, str], tuple[int, ...]] = attrs.field(factory=dict)
     """By the name of an instruction and of a computation that it called, what that has given last."""
@@ -68,26 +69,25 @@ class GraphRecorder:
         self._living: dict[int, _Living] = {}
         self._starts: dict[tuple[str, str], list[int]] = {}
         """By computation and tuple, where each element begins among its arrays."""
-        self._last: tuple[object, object, str] | None = None
-        """The activation that was met last, and its path."""
+        self._paths = PathMemo()
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
-        path, name = self._path(event), event.instruction.name
+        path, name = self._paths.of(event), event.instruction.name
         arrays = arrays_of(event.value)
         role = role_of(event.instruction)
-        is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(path)) or _hands_over(event)
+        is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(path.calls)) or _hands_over(event)
         for device in event.devices:
             scope = self._scope(path, device)
             if is_renaming:
-                given = self._passed_on(event, scope, device)[: len(arrays)]
+                given = self._passed_on(event, path, scope, device)[: len(arrays)]
                 scope.nodes[name] = tuple(
                     self._known(array, event, scope, device, node) for array, node in zip_longest(arrays, given)
                 )
             else:
                 scope.nodes[name] = self._computed(event, path, scope, device, arrays)
             if scope.parent is not None and name == event.computation.root_name:
-                scope.parent.handed_on[_caller(path), event.computation.name] = scope.nodes[name]
+                scope.parent.handed_on[path.caller, event.computation.name] = scope.nodes[name]
             for inner in scope.inner.pop(name, ()):
                 self._leave(inner, device)
         self._require_room()
@@ -96,55 +96,46 @@ class GraphRecorder:
         """The graph, once the run has given its outputs."""
         root = self.graph.module.entry.root_name
         for device in range(len(outputs)):
-            self.graph.outputs[device] = list(self.held("", root, device))
+            self.graph.outputs[device] = list(self.held(CallPath(), root, device))
         self._scopes.clear()
         self._living.clear()
         return self.graph
 
-    def held(self, path: str, name: str, device: int) -> tuple[Node, ...]:
+    def held(self, path: CallPath, name: str, device: int) -> tuple[Node, ...]:
         """The nodes that an instruction gave on a device, in a scope that is running; none where it has not run."""
-        scope = self._scopes.get((path, device))
+        scope = self._scopes.get((path.text, device))
         return () if scope is None else tuple(map(self.graph.node, scope.nodes.get(name, ())))
 
-    def _path(self, event: Event) -> str:
-        """The path of calls and iterations in which an instruction ran, mostly the one of that before."""
-        scope, context = event.activation
-        if self._last is None or scope is not self._last[0] or context is not self._last[1]:
-            self._last = scope, context, "/".join(map(str, event.path))
-        return self._last[2]
-
-    def _scope(self, path: str, device: int) -> _Scope:
-        found = self._scopes.get((path, device))
+    def _scope(self, path: CallPath, device: int) -> _Scope:
+        found = self._scopes.get((path.text, device))
         if found is None:
             self._devices.add(device)
-            outer = path.rpartition("/")[0]
-            parent = self._scope(outer, device) if path else None
+            parent = self._scope(path.outer, device) if path.calls else None
             if parent is not None:
                 # Whatever the same instruction opened before is over.
-                caller = _caller(path)
-                for inner in parent.inner.pop(caller, ()):
+                for inner in parent.inner.pop(path.caller, ()):
                     self._leave(inner, device)
-                parent.inner[caller] = [path]
-            found = self._scopes[path, device] = _Scope(self.graph.columns.add_scope(path), parent)
+                parent.inner[path.caller] = [path]
+            found = self._scopes[path.text, device] = _Scope(self.graph.columns.add_scope(path), parent)
         return found
 
-    def _leave(self, path: str, device: int) -> None:
+    def _leave(self, path: CallPath, device: int) -> None:
         """Forget what a scope's instructions have given, unless other devices may yet look at it."""
-        scope = self._scopes.get((path, device))
+        scope = self._scopes.get((path.text, device))
         if scope is None or (scope.exchanges and len(self._devices) > 1):
             return
-        del self._scopes[path, device]
+        del self._scopes[path.text, device]
         for paths in scope.inner.values():
             for inner in paths:
                 self._leave(inner, device)
 
-    def _passed_on(self, event: Event, scope: _Scope, device: int) -> Sequence[int]:
+    def _passed_on(self, event: Event, path: CallPath, scope: _Scope, device: int) -> Sequence[int]:
         """The nodes that a renaming instruction may pass on, the one of its first array first: the operands', or those
         that a call was given or the last iteration of a loop has handed on."""
         instruction = event.instruction
         role = role_of(instruction)
         if role is Role.PARAMETER:
-            return _given(instruction.attributes.number, event.path[-1].instruction, scope.parent)
+            return _given(instruction.attributes.number, path.calls[-1].instruction, scope.parent)
         if role is Role.WHILE and (loop := (instruction.name, call_of(instruction, CallKind.BODY))) in scope.handed_on:
             return scope.handed_on.pop(loop)
         if role in (Role.CALL, Role.CONDITIONAL, Role.ASYNC_START):
@@ -181,16 +172,16 @@ class GraphRecorder:
         return made
 
     def _computed(
-        self, event: Event, path: str, scope: _Scope, device: int, arrays: Sequence[Array]
+        self, event: Event, path: CallPath, scope: _Scope, device: int, arrays: Sequence[Array]
     ) -> tuple[int, ...]:
         others = None
         if exchanges(event.instruction):
             scope.exchanges = True
             first = event.instruction.operands[:1]
             others = {
-                other: self._operands(event, self._scopes[path, other], other)
+                other: self._operands(event, self._scopes[path.text, other], other)
                 for other in sorted(self._devices)
-                if (path, other) in self._scopes and first and first[0] in self._scopes[path, other].nodes
+                if (path.text, other) in self._scopes and first and first[0] in self._scopes[path.text, other].nodes
             }
         return self._added(event, scope, device, self._operands(event, scope, device), others, arrays)
 
@@ -284,8 +275,3 @@ def _hands_over(event: Event) -> bool:
     instruction = event.instruction
     is_call = role_of(instruction) is Role.CUSTOM_CALL and not exchanges(instruction)
     return is_call and bool(forwarded_names(event.computation, instruction))
-
-
-def _caller(path: str) -> str:
-    """The name of the instruction that opened a scope."""
-    return path.rpartition("/")[2].partition(":")[0].partition("[")[0]
