@@ -21,7 +21,10 @@ from typing import Any
 import hypothesis
 import pytest
 
-os.environ.setdefault("HLOEXEC_CHECK_PLANS", "1")
+from hloexec.engine.plan.planner import CHECKS
+from tests.plan.invariants import verify_plan
+
+CHECKS.append(verify_plan)
 
 _ANY_MACHINE: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 """How long an example takes, or is drawn, on a busy machine says nothing of hloexec."""

@@ -33,7 +33,7 @@ from hloexec.core.ir import (
 )
 from hloexec.core.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
 from hloexec.core.wording import argument
-from hloexec.engine.devices.tiles import Tiles, sharding_of, tiles_of
+from hloexec.engine.devices.tiles import Tiles, index_of, sharding_of, tiles_of
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import inputs_by_device, require_inputs
 from hloexec.engine.plan.kernels import fits
@@ -135,7 +135,7 @@ def _shards(
         )
     found: list[Any] = [None] * topology.partitions
     for place in np.ndindex(counts):
-        piece = value[_index(place, tile)]
+        piece = value[index_of(place, tile)]
         if piece.shape != tile:
             padded = np.zeros(tile, value.dtype)
             padded[tuple(map(slice, piece.shape))] = piece
@@ -275,7 +275,7 @@ def _whole(
     for place in np.ndindex(counts):
         holders = sorted(topology.device(r, int(p)) for p in tiles[place] for r in range(topology.replicas))
         piece = _agreed(values, holders, f"shard {list(place)} of {what} has copies")
-        index = _index(place, first.shape)
+        index = index_of(place, first.shape)
         result[index] = piece[tuple(map(slice, result[index].shape))]
     return result
 
@@ -309,10 +309,6 @@ def _existing(partition: int, what: str, topology: Topology) -> int:
     if partition >= topology.partitions:
         raise InputError(f"{what} is on partition {partition}, but there are {topology.partitions} ({topology})")
     return partition
-
-
-def _index(place: Sequence[int], tile: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, tile, strict=True))
 
 
 def result_shardings(module: Module) -> list[_LeafSharding]:

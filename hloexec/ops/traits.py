@@ -315,8 +315,6 @@ class RowForm:
     """Whether an operand that is one number everywhere may be given as an array of one element."""
     mask: DType | None = None
     """Where set, `bind` gives a function of a mask of such integers in place of a pred."""
-    moves: bool = False
-    """Whether elements are copied as they are, so that a copy of the result would be one too many."""
     numbers_rows: bool = False
     """Whether `bind` gives a function of the number of the first row and of that behind the last, of no operands."""
     fills: bool = False

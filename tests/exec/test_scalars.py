@@ -122,7 +122,7 @@ def test_scalars_have_the_bits_of_arrays(name: str) -> None:
 
 
 def test_an_operator_that_gives_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(scalars._OPERATORS, np.subtract, ("{} - {}", lambda lhs, rhs: rhs - lhs))
+    monkeypatch.setitem(scalars._OPERATORS, np.subtract, ("{1} - {0}",))
     scalars._expression.cache_clear()
     try:
         assert scalars._expression(np.subtract, np.dtype(np.float32)) is None

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.engine.exec import plan_of
 from hloexec.engine.plan.steps import Buffers, Counter, Limit, Plan, Step, While
-from hloexec.engine.plan.verifier import PlanError, verify_plan
+from tests.plan.invariants import PlanError, verify_plan
 
 LOOP = """HloModule m
 body { s = (s32[], f32[300], f32[300]) parameter(0)

@@ -37,7 +37,16 @@ from hloexec.core.ir import (
 )
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.engine.devices.tiles import Tiles, along_axes, partitions_named, places, sharding_of, tiles_of, untiled
+from hloexec.engine.devices.tiles import (
+    Tiles,
+    along_axes,
+    index_of,
+    partitions_named,
+    places,
+    sharding_of,
+    tiles_of,
+    untiled,
+)
 from hloexec.engine.devices.topology import Group, Topology
 from hloexec.errors import InputError, ParseError, UnsupportedError
 from hloexec.language.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
@@ -88,7 +97,7 @@ class Crossing:
     def exchange(self, members: Mapping[int, Sequence[Array]]) -> dict[int, Any]:
         """What the members of a group get, all of them the same."""
         given = [
-            (target, operand[self._index(source)])
+            (target, operand[index_of(source, self.tile)])
             for number, (operand,) in members.items()
             for target, source in self.pieces[number]
         ]
@@ -96,11 +105,8 @@ class Crossing:
             return dict.fromkeys(members, given[0][1])
         result = np.empty(self.shape.dimensions, given[0][1].dtype)
         for target, part in given:
-            result[self._index(target)] = part
+            result[index_of(target, self.tile)] = part
         return dict.fromkeys(members, result)
-
-    def _index(self, place: _Place) -> tuple[slice, ...]:
-        return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, self.tile, strict=True))
 
 
 def is_boundary(instruction: Instruction) -> bool:

@@ -146,6 +146,11 @@ def _checked(tiles: Tiles) -> Tiles:
     return tiles
 
 
+def index_of(place: Sequence[int], tile: Sequence[int]) -> tuple[slice, ...]:
+    """Where a tile of such a size lies in the whole array."""
+    return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, tile, strict=True))
+
+
 def places(tiles: Tiles) -> Iterator[tuple[int, tuple[int, ...], int]]:
     """Each partition, its tile, and the number of its copy."""
     for index, partition in np.ndenumerate(tiles):

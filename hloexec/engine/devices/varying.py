@@ -123,22 +123,13 @@ def _key(value: object) -> Any:
     return id(value)
 
 
-@lru_cache(maxsize=4096)
-def renumbered(classes: Classes) -> tuple[Classes, tuple[int, ...]]:
-    """Classes numbered as they are met, and their old numbers."""
-    numbers: dict[int, int] = {}
-    found = tuple(numbers.setdefault(number, len(numbers)) for number in classes)
-    return found, tuple(numbers)
-
-
 def restricted(value: object, positions: Sequence[int]) -> Any:
     """The value for the devices at some positions only."""
     if type(value) is not Varying:
         return value
-    classes, old = renumbered(tuple(value.classes[position] for position in positions))
-    if len(old) == 1:
-        return value.values[old[0]]
-    return Varying(classes, [value.values[number] for number in old])
+    classes, rows = joined((tuple(value.classes[position] for position in positions),))
+    values = [value.values[number] for (number,) in rows]
+    return values[0] if len(values) == 1 else Varying(classes, values)
 
 
 def merged(values: Sequence[object], order: Sequence[tuple[int, int]]) -> Any:

@@ -103,20 +103,11 @@ class Statistics:
 
     def _holders(self, value: object, devices: Sequence[int]) -> list[tuple[_Buffers, Array]]:
         """Each buffer of a value, with where it counts."""
-        if type(value) is not Varying:
-            if not isinstance(value, np.ndarray):
-                return []
-            base = owner_of(value)
-            if id(base) in self._ignored:
-                return []
-            found = [(self._all, base)]
-            if self._devices:
-                found += [(self._devices[device], base) for device in devices]
-            return found
-        owners = [owner_of(part) if isinstance(part, np.ndarray) else None for part in value.values]
+        parts, classes = (value.values, value.classes) if type(value) is Varying else ([value], (0,) * len(devices))
+        owners = [owner_of(part) if isinstance(part, np.ndarray) else None for part in parts]
         bases = [None if owner is None or id(owner) in self._ignored else owner for owner in owners]
         found = [(self._all, base) for base in bases if base is not None]
-        for device, number in zip(devices, value.classes, strict=True):
+        for device, number in zip(devices, classes, strict=True):
             shown = bases[number]
             if shown is not None and self._devices:
                 found.append((self._devices[device], shown))

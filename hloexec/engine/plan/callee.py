@@ -215,7 +215,7 @@ def _rule(step: Step) -> _Rule:
         # What programs have besides instructions' kernels are multiply-adds.
         return partial(_elementwise, kernel.function)
     shape = step.instruction.shape
-    if len(step.operands) == 1 and isinstance(shape, ArrayShape) and shape.rank == 0 and _operand_rank(step) == 0:
+    if len(step.operands) == 1 and isinstance(shape, ArrayShape) and shape.rank == 0 and not any(_operand_ranks(step)):
         # A kernel from one scalar to one scalar that is not elementwise moves data or reinterprets bits. With one
         # scalar there is nothing to move, and bits do not care for dimensions in front.
         return partial(_scalar_to_scalar, kernel)
@@ -272,10 +272,6 @@ def _operand_ranks(step: Step) -> list[int]:
     by_name = step.scope.computation.by_name
     shapes = [by_name[name].shape for name in step.instruction.operands]
     return [shape.array_shape.rank for shape in shapes if isinstance(shape, (ArrayShape, BufferShape))]
-
-
-def _operand_rank(step: Step) -> int:
-    return next(iter(_operand_ranks(step)), 0)
 
 
 def _with_batch(value: object, batch: tuple[int, ...], rank: int) -> Any:

@@ -6,7 +6,6 @@ is imported only if a plan has something that it could work on, so that small pr
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -97,13 +96,6 @@ def _accumulate(plan: Plan, _: Options) -> Plan:
     return with_products_accumulated(plan)
 
 
-def _crop(plan: Plan, options: Options) -> Plan:
-    from hloexec.engine.plan.passes.crop import with_values_cropped
-
-    # Observers want each value whole.
-    return plan if options.is_observed else with_values_cropped(plan)
-
-
 def _fuse(plan: Plan, options: Options) -> Plan:
     from hloexec.engine.plan.passes.fuse import with_regions
 
@@ -114,12 +106,6 @@ def _fold(plan: Plan, options: Options) -> Plan:
     from hloexec.engine.plan.passes.fold import with_constants_folded
 
     return plan if options.is_observed or options.numerics.rounding_seed is not None else with_constants_folded(plan)
-
-
-def _share(plan: Plan, options: Options) -> Plan:
-    from hloexec.engine.plan.passes.cse import with_values_shared
-
-    return plan if options.is_observed or options.numerics.overrides else with_values_shared(plan)
 
 
 def _compose_views(plan: Plan, options: Options) -> Plan:
@@ -152,15 +138,16 @@ _PASSES = (
     _Pass("unroll", _unroll, _has_loops),
     _Pass("hoist", _hoist, _has_loops),
     _Pass("accumulate", _accumulate, lambda plan: _has_products(plan) and _has_large_values(plan)),
-    _Pass("crop", _crop, lambda plan: _has_large_values(plan) and _has_movements(plan)),
     _Pass("fuse", _fuse, _has_large_values),
     _Pass("fold", _fold, _has_constants),
     _Pass("views", _compose_views, _has_movements),
-    _Pass("cse", _share, _has_several),
     _Pass("induction", _count, _has_loops),
     _Pass("buffers", _allocate_buffers, _has_loops),
     _Pass("cycles", _watch_for_cycles, _has_loops),
 )
+
+CHECKS: list[Callable[[Plan, Plan], None]] = []
+"""What tests ask of each plan that a pass returns, and of the one that the pass was given."""
 
 _FIRST = ("inline", "fma")
 PASS_NAMES = (*_FIRST, *(entry.name for entry in _PASSES))
@@ -195,10 +182,8 @@ def _guarded(entry: _Pass, plan: Plan, options: Options) -> Plan:
     """The plan after a pass, or as it was where the pass fails."""
     try:
         found = entry.run(plan, options)
-        if os.environ.get("HLOEXEC_CHECK_PLANS"):
-            from hloexec.engine.plan.verifier import verify_plan
-
-            verify_plan(found, plan)
+        for check in CHECKS:
+            check(found, plan)
     except Exception as error:
         warn_of_failure(f"the pass {entry.name!r} on computation {plan.computation.name}", error)
         return plan
@@ -221,11 +206,11 @@ def build(module: Module, computation: Computation, options: Options) -> Plan:
     with collection_paused():
         program = Program(module, computation)
         require_supported(program, unknown=options.unknown, numerics=options.numerics)
-        return _Planner(program, options).plan()
+        return Planner(program, options).plan()
 
 
-class _Planner:
-    """Builds the plans of a program's computations; what `LoweringContext` asks for."""
+class Planner:
+    """Builds the plans of a program's computations; what `Lowering` asks for."""
 
     def __init__(self, program: Program, options: Options) -> None:
         self.program = program
@@ -238,6 +223,7 @@ class _Planner:
         self.lowered: dict[str, Plan] = {}
         """The plans of computations before any pass."""
         self.plans: dict[str, Plan] = {}
+        """Those that are finished; callees come before their callers."""
         self.planned: set[str] = set()
         self.adapted: dict[tuple[str, _Types, _Types], Plan] = {}
         """Lowered plans for callers with other float types than the computation's own."""
@@ -246,9 +232,11 @@ class _Planner:
         self.callees: dict[str, PlanCallee] = {}
         self.library_calls: dict[str, Entry | None] = {}
         self.kernels: dict[Any, tuple[InstructionKernel, object]] = {}
+        """By all that they depend on, and what has to live as long as they do."""
         self.elided_names: dict[str, None] = {}
         self.unknown_targets: dict[str, None] = {}
         self.host_transfers: dict[HostTransfer, Step] = {}
+        """The first step of each kind of transfer with the host."""
         self.communication: list[Step] = []
 
     def plan(self) -> Plan:
@@ -298,9 +286,11 @@ class _Planner:
     # What lowering asks for
 
     def called_plan(self, name: str, parameters: _Types, results: _Types) -> Plan:
+        """The plan of a computation for a call with these float types (None: no float); one that may be inlined."""
         return self.plan_as(name, parameters, results) if name in self.planned else self._as(name, parameters, results)
 
     def plan_as(self, name: str, parameters: _Types, results: _Types) -> Plan:
+        """The finished plan of a computation for control flow with these float types."""
         lowered = self._as(name, parameters, results)
         if lowered is self.lowered[name]:
             return self.plans[name]
@@ -321,6 +311,7 @@ class _Planner:
         return self.adapted[key]
 
     def callee(self, name: str) -> PlanCallee:
+        """A planned computation as kernels see it."""
         if name not in self.callees:
             self.callees[name] = PlanCallee(self.plans[name])
         return self.callees[name]
@@ -331,6 +322,7 @@ class _Planner:
         return self.library_calls[target]
 
     def elided(self, instruction: Instruction, shape: Leaf) -> Any:
+        """The value of a leaf of an elided constant."""
         choice = self.options.elided
         self.elided_names[instruction.name] = None
         if choice == "error":
@@ -346,6 +338,7 @@ class _Planner:
         return _supplied(choice[instruction.name], shape, instruction.name)
 
     def unknown_result(self, instruction: Instruction, shape: Leaf) -> Any:
+        """A leaf of the result of a custom call without an implementation."""
         self.unknown_targets[instruction.attributes.custom_call_target] = None
         return self._synthesized(self.options.unknown, shape, instruction)
 

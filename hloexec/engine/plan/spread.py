@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hloexec.core.structs import define
-from hloexec.engine.devices.topology import Group, Topology
+from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.transfers import FromDevice, FromHost
-from hloexec.engine.devices.varying import Classes, joined, renumbered
+from hloexec.engine.devices.varying import Classes, joined
 from hloexec.engine.plan.steps import (
     Conditional,
     DeviceNumber,
@@ -64,8 +64,6 @@ class _Following:
         self.topology = topology
         self.same: Classes = (0,) * topology.count
         self.by_plan: dict[int, list[Classes]] = {}
-        self.groups: dict[int, list[Group]] = {}
-        """The groups of each exchange, by the identity of its step."""
         self.changed = False
 
     def slots(self, plan: Plan) -> list[Classes]:
@@ -133,7 +131,7 @@ class _Following:
         flow = step.flow
         if isinstance(flow, DeviceNumber):
             number = self.topology.replica_of if flow.is_replica else self.topology.partition_of
-            return renumbered(tuple(map(number, range(self.topology.count))))[0]
+            return joined((tuple(map(number, range(self.topology.count))),))[0]
         if isinstance(flow, (FromHost, FromDevice)):
             return tuple(range(self.topology.count))
         if isinstance(flow, Exchange):
@@ -147,9 +145,7 @@ class _Following:
         has_own_groups = step.flow.groups is not None
         places_matter = not has_own_groups and (entry is None or not entry.gives_same)
         keys: dict[int, tuple[int, ...]] = {}
-        if id(step) not in self.groups:
-            self.groups[id(step)] = groups_at(step, self.topology)
-        for group in self.groups[id(step)]:
+        for group in groups_at(step, self.topology):
             members = tuple(held[device] for device in group.values())
             if has_own_groups:
                 members += tuple(group)

@@ -26,6 +26,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.engine.devices.topology import Group, Topology, groups_of
 from hloexec.engine.devices.transfers import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
 from hloexec.engine.plan.kernels import NO_SLOT, Kernel, Leaf, SlotTree, leaves
+from hloexec.ops.registry import traits_of
 from hloexec.ops.resources import Arenas
 
 
@@ -38,6 +39,17 @@ class Scope:
     parent: Scope | None = None
     iteration: int | None = None
     """Of a loop whose iterations are steps of the plan."""
+
+    @property
+    def fusion(self) -> Scope | None:
+        """The scope of the outermost fusion around the computation, within the plan."""
+        found: Scope | None = None
+        current: Scope | None = self
+        while current is not None:
+            if current.caller is not None and traits_of(current.caller).fuses:
+                found = current
+            current = current.parent
+        return found
 
 
 def placed_in(scope: Scope, outer: Scope, known: dict[int, Scope]) -> Scope:
@@ -338,6 +350,16 @@ class Plan:
     def is_invariant(self, leaf: int) -> bool:
         """Whether result leaf `leaf` is parameter leaf `leaf` itself."""
         return self.results[leaf] == self.parameters[leaf]
+
+    def with_loops(self, found: Callable[[While], Mapping[str, Any]]) -> Plan:
+        """The plan, whose loops know what is found out about them: values of fields, by name."""
+        steps = [
+            attrs.evolve(step, flow=attrs.evolve(step.flow, **changed))
+            if isinstance(step.flow, While) and (changed := found(step.flow))
+            else step
+            for step in self.steps
+        ]
+        return attrs.evolve(self, steps=steps)
 
     def new_slot(self, shape: Leaf) -> int:
         """A slot for values of this shape."""

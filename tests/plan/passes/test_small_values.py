@@ -57,20 +57,6 @@ def test_observers_see_values_that_are_folded_otherwise() -> None:
     assert seen == ["c", "b", "n"]
 
 
-def test_an_invariant_slice_is_without_gaps_in_a_loop() -> None:
-    text = loop(
-        {"x": "f32[8]", "table": "f32[8,4]"},
-        "  s = f32[8,1] slice(table), slice={[0:8],[1:2]}\n  c = f32[8] reshape(s)\n  y = f32[8] maximum(x, c)",
-        "y, table",
-    )
-    module, table = hloexec.parse(text), np.arange(32, dtype=np.float32).reshape(8, 4)
-    (hoisted,) = (step for step in plan_of(module).steps if step.operands and step.flow is None)
-    assert hoisted.function is not None
-    assert hoisted.function(table).strides[0] == 4
-    found, _ = same_in_all_runs(text, np.zeros(8, np.float32), table)
-    np.testing.assert_array_equal(found, table[:, 1])
-
-
 VIEWS = {
     "a slice without its dimension": ("s = f32[1,4] slice(x), slice={[1:2],[0:4]}\n  ROOT y = f32[4] reshape(s)", 1),
     "a slice of a slice": (

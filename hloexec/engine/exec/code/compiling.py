@@ -55,7 +55,7 @@ def code_of(plan: Plan) -> Code | None:
     if plan.code is None:
         from hloexec.engine.exec.code.writer import Writer
 
-        plan.code = _written(lambda: Writer(plan.computation.name, code_of, loop_code_of).of_plan(plan))
+        plan.code = _written(lambda: Writer(plan.computation.name).of_plan(plan))
     return plan.code or None
 
 
@@ -69,7 +69,7 @@ def loop_code_of(step: Step) -> Code | None:
     if not flow.code:
         from hloexec.engine.exec.code.loop_writer import LoopWriter
 
-        flow.code.append(_written(lambda: LoopWriter(step, code_of, loop_code_of).of_loop()))
+        flow.code.append(_written(lambda: LoopWriter(step).of_loop()))
     return flow.code[0] or None
 
 

@@ -8,8 +8,7 @@ iterations are reduced modulo 2 or 16.
 
 from __future__ import annotations
 
-from collections import Counter as Counts
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,11 +19,10 @@ from hloexec.core.values import Array
 from hloexec.engine.exec.code.code import Code, Line
 from hloexec.engine.exec.code.scalars import is_scalar, operation_of
 from hloexec.engine.exec.code.writer import Values, Writer
-from hloexec.engine.plan.passes.cse import Numbering
 from hloexec.engine.plan.passes.induction import trip_count
-from hloexec.engine.plan.steps import Counter, Limit, Plan, Step, While
+from hloexec.engine.plan.passes.numbering import value_numbers
+from hloexec.engine.plan.steps import Counter, Limit, Step, While
 from hloexec.ops.elementwise.formula import choose
-from hloexec.ops.indexing.fast.indexing import Moving, WindowWriter
 from hloexec.ops.resources import empty
 
 _PERIODS = (2, 16)
@@ -37,10 +35,8 @@ _FIRST_LOOK = 8
 class LoopWriter(Writer):
     """Writes the function of a loop: (state, iteration, until) → (state, iteration, whether the loop is over)."""
 
-    def __init__(
-        self, step: Step, code_of: Callable[[Plan], Code | None], loop_code_of: Callable[[Step], Code | None]
-    ) -> None:
-        super().__init__(step.instruction.name, code_of, loop_code_of)
+    def __init__(self, step: Step) -> None:
+        super().__init__(step.instruction.name)
         assert isinstance(step.flow, While)
         self._step, self._flow = step, step.flow
         self._state = Values(self._flow.body)
@@ -79,7 +75,6 @@ class LoopWriter(Writer):
         self._begin_scalars()
         look = self._begin_looks()
         self._make_buffers()
-        self._begin_stacks()
         for leaf, maker in self._sums.items():
             # Imported late: few loops add up products.
             from hloexec.ops.contraction.fast.dot import AddedProduct, ProductSum
@@ -176,23 +171,15 @@ class LoopWriter(Writer):
 
     def _values_of_both(self) -> dict[int, int]:
         """What the body computes as the condition does; a loop that `jax.vmap` makes asks there which items go on."""
-        flow, numbering = self._flow, Numbering()
+        flow, known = self._flow, dict[Hashable, int]()
         if flow.limit is not None:
             return {}
-        known: list[dict[int, int]] = []
-        for plan in (flow.condition, flow.body):
-            numbers = numbering.of_constants(plan)
-            numbers |= {slot: numbering.number(("leaf", leaf)) for leaf, slot in enumerate(plan.parameters)}
-            for step in plan.steps:
-                number = numbering.of_step(plan, step, numbers)
-                if number is not None:
-                    numbers[step.result] = number
-            known.append(numbers)
-        asked = {known[0][step.result]: step.result for step in flow.condition.steps if step.result in known[0]}
+        before, own = (value_numbers(plan, known) for plan in (flow.condition, flow.body))
+        asked = {before[step.result]: step.result for step in flow.condition.steps if step.result in before}
         return {
-            step.result: asked[known[1][step.result]]
+            step.result: asked[own[step.result]]
             for step in flow.body.steps
-            if known[1].get(step.result) in asked and step.result not in flow.body.results
+            if own.get(step.result) in asked and step.result not in flow.body.results
         }
 
     # Scalars
@@ -253,35 +240,6 @@ class LoopWriter(Writer):
             else:
                 made = f"{self.known_as('empty', empty)}({shape.dimensions}, '{shape.element_type.storage}')"
                 self.write(f"{name} = {made}")
-
-    def _begin_stacks(self) -> None:
-        """Write what spares a copy of each array of which every row is written before anything reads it."""
-        names = [self._names[leaf] for leaf in self._stacks()]
-        if names:
-            unfilled = self.known_as("unfilled", _unfilled)
-            self.write(f"if {self._count} == 0 and until < 0:")
-            for name in names:
-                is_free = f"references({name}) == UNSHARED and is_own({name})"
-                self.write(f"    {name} = {name} if {is_free} else {unfilled}({name})")
-
-    def _stacks(self) -> list[int]:
-        """The carried leaves of which each iteration writes the row that it is the number of, if the loop counts from 0
-        on, up to the last row; nothing else in the loop reads them."""
-        body, limit = self._flow.body, self._flow.limit
-        if limit is None or limit.increment != 1:
-            return []
-        uses = Counts(slot for step in body.steps for slot in step.operands) + Counts(body.results)
-        leaves = {slot: leaf for leaf, slot in enumerate(body.parameters)}
-        found = []
-        for step in body.steps:
-            function, leaf = step.function, leaves.get(step.operands[0], -1) if step.operands else -1
-            if not isinstance(function, WindowWriter) or leaf < 0 or body.results[leaf] != step.result:
-                continue
-            is_only_use = uses[step.operands[0]] == uses[step.result] == 1
-            rows = Moving(0, 1, limit.end - 1)
-            if function.index == rows and step.operands[2] == body.parameters[limit.leaf] and is_only_use:
-                found.append(leaf)
-        return found
 
     def kernel(self, values: Values, step: Step) -> None:
         buffers = self._flow.buffers
@@ -354,10 +312,6 @@ class LoopWriter(Writer):
             self.write(f"    {look} += {period}")
 
         return write
-
-
-def _unfilled(array: Array) -> Array:
-    return empty(array.shape, array.dtype)
 
 
 def _skipped(limit: Limit, count: int, iteration: int, until: int, period: int) -> tuple[int, int]:

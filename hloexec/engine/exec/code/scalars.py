@@ -7,7 +7,6 @@ used only if it turns out to choose as the function does.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -22,28 +21,27 @@ from hloexec.engine.plan.steps import Step
 from hloexec.ops.elementwise.fast.formulas import OfScalars, ufunc_of_scalars
 from hloexec.ops.elementwise.formula import choose
 
-_OPERATORS: dict[np.ufunc, tuple[str, Callable[..., Any]]] = {
-    np.add: ("{} + {}", operator.add),
-    np.subtract: ("{} - {}", operator.sub),
-    np.multiply: ("{} * {}", operator.mul),
-    np.divide: ("{} / {}", operator.truediv),
-    np.negative: ("-{}", operator.neg),
-    np.equal: ("{} == {}", operator.eq),
-    np.not_equal: ("{} != {}", operator.ne),
-    np.less: ("{} < {}", operator.lt),
-    np.less_equal: ("{} <= {}", operator.le),
-    np.greater: ("{} > {}", operator.gt),
-    np.greater_equal: ("{} >= {}", operator.ge),
-    np.bitwise_and: ("{} & {}", operator.and_),
-    np.bitwise_or: ("{} | {}", operator.or_),
-    np.bitwise_xor: ("{} ^ {}", operator.xor),
-    np.invert: ("~{}", operator.invert),
-    np.left_shift: ("{} << {}", operator.lshift),
-    np.right_shift: ("{} >> {}", operator.rshift),
+_OPERATORS: dict[np.ufunc, tuple[str, ...]] = {
+    # The first operand that a processor is given may be the second in a program.
+    np.add: ("{0} + {1}", "{1} + {0}"),
+    np.subtract: ("{0} - {1}",),
+    np.multiply: ("{0} * {1}", "{1} * {0}"),
+    np.divide: ("{0} / {1}",),
+    np.negative: ("-{0}",),
+    np.equal: ("{0} == {1}",),
+    np.not_equal: ("{0} != {1}",),
+    np.less: ("{0} < {1}",),
+    np.less_equal: ("{0} <= {1}",),
+    np.greater: ("{0} > {1}",),
+    np.greater_equal: ("{0} >= {1}",),
+    np.bitwise_and: ("{0} & {1}",),
+    np.bitwise_or: ("{0} | {1}",),
+    np.bitwise_xor: ("{0} ^ {1}",),
+    np.invert: ("~{0}",),
+    np.left_shift: ("{0} << {1}",),
+    np.right_shift: ("{0} >> {1}",),
 }
-"""NumPy's functions as operators on its scalars."""
-_COMMUTATIVE = {np.add: ("{1} + {0}", operator.add), np.multiply: ("{1} * {0}", operator.mul)}
-"""The same with operands in the other order: the first that a processor is given may be the second in a program."""
+"""NumPy's functions as expressions of operators on its scalars, of which the first is taken that gives the same."""
 
 _TYPES = frozenset("?bhilqBHILQfd")
 """The types, by NumPy's characters, whose scalars compute as arrays do."""
@@ -96,16 +94,12 @@ def index_text(index: tuple[Any, ...]) -> str:
 
 @cache
 def _expression(ufunc: np.ufunc, dtype: DType) -> str | None:
-    """The operator that gives the bits, and the type, that a function gives on arrays of a type."""
-    if ufunc in _OPERATORS and _agrees(ufunc, _OPERATORS[ufunc][1], dtype):
-        return _OPERATORS[ufunc][0]
-    if ufunc in _COMMUTATIVE and _agrees(ufunc, lambda lhs, rhs: _COMMUTATIVE[ufunc][1](rhs, lhs), dtype):
-        return _COMMUTATIVE[ufunc][0]
-    return None
+    """The operators that give the bits, and the type, that a function gives on arrays of a type."""
+    return next((text for text in _OPERATORS.get(ufunc, ()) if _agrees(ufunc, text, dtype)), None)
 
 
-def _agrees(ufunc: np.ufunc, function: Callable[..., Any], dtype: DType) -> bool:
-    """Whether an operator gives what a function gives, of zeros, NaNs of two kinds, infinities and what overflows."""
+def _agrees(ufunc: np.ufunc, text: str, dtype: DType) -> bool:
+    """Whether operators give what a function gives, of zeros, NaNs of two kinds, infinities and what overflows."""
     if dtype.kind == "f":
         bits = np.array([0, 1 << 31, 0x7FC00001, 0xFFC00002, 0x7F800000, 0xFF800000, 1, 0x3F800000], np.uint32)
         values = bits.view(np.float32).astype(dtype)
@@ -117,7 +111,8 @@ def _agrees(ufunc: np.ufunc, function: Callable[..., Any], dtype: DType) -> bool
     try:
         with np.errstate(all="ignore"):
             for given in product(values, repeat=ufunc.nin):
-                scalar, array = function(*given), ufunc(*map(np.asarray, given), out=...)
+                scalar = eval(text.format("given[0]", "given[1]"))
+                array = ufunc(*map(np.asarray, given), out=...)
                 if scalar.dtype != array.dtype or scalar.tobytes() != array.tobytes():
                     return False
     except (TypeError, AttributeError):

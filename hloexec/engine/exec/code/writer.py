@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -16,6 +16,7 @@ from hloexec.core.ir import leaf_shapes
 from hloexec.core.structs import define
 from hloexec.core.values import flat
 from hloexec.engine.exec.code.code import KEY, Code, Line
+from hloexec.engine.exec.code.compiling import code_of, loop_code_of
 from hloexec.engine.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.engine.exec.ownership import UNSHARED_VARIABLE
 from hloexec.engine.plan.kernels import NO_SLOT
@@ -23,7 +24,6 @@ from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Conditional, Invocation, Plan, Step, While
 from hloexec.ops.indexing.dynamic_slice import writeable
 from hloexec.ops.indexing.fast.indexing import Moving, WindowReader, WindowWriter
-from hloexec.ops.movement.fast.movement import Stacking
 from hloexec.ops.movement.strided import Indexing
 from hloexec.ops.resources import is_own
 
@@ -60,14 +60,15 @@ class _Source:
         return self._text
 
 
-class Writer:
-    """Writes one function; those that it calls come from `code_of` and `loop_code_of`."""
+def is_free(name: str) -> str:
+    """The expression for whether nothing but a variable refers to its array."""
+    return f"references({name}) == UNSHARED and is_own({name})"
 
-    def __init__(
-        self, name: str, code_of: Callable[[Plan], Code | None], loop_code_of: Callable[[Step], Code | None]
-    ) -> None:
-        self.code_of = code_of
-        self.loop_code_of = loop_code_of
+
+class Writer:
+    """Writes one function."""
+
+    def __init__(self, name: str) -> None:
         self.lines: list[tuple[str, Line | None]] = []
         self.indent = "    "
         self.loop: tuple[Step, Plan] | None = None
@@ -119,9 +120,9 @@ class Writer:
         if step.function is not None:
             self.kernel(values, step)
         elif isinstance(flow, Invocation):
-            self._call(values, step, f"{self._callee(self.code_of(flow.plan))}(arguments)")
+            self._call(values, step, f"{self._callee(code_of(flow.plan))}(arguments)")
         elif isinstance(flow, While):
-            self._call(values, step, f"{self._callee(self.loop_code_of(step))}(arguments, 0, -1)[0]")
+            self._call(values, step, f"{self._callee(loop_code_of(step))}(arguments, 0, -1)[0]")
         elif isinstance(flow, Conditional):
             self._conditional(values, step, flow)
         else:
@@ -166,8 +167,7 @@ class Writer:
         call = f"{function}({given})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
             target = self.value(values, step.reused)
-            over = f"{function}({given}, out={target})"
-            call = f"{over} if references({target}) == UNSHARED and is_own({target}) else {call}"
+            call = f"{function}({given}, out={target}) if {is_free(target)} else {call}"
         targets = self.targets(values, step)
         if isinstance(step.tree, int):
             self.write(f"{targets[0]} = {call}")
@@ -194,9 +194,6 @@ class Writer:
         if isinstance(function, (WindowReader, WindowWriter)) and isinstance(function.index, Moving):
             self._window(values, step, function, function.index)
             return True
-        if isinstance(function, Stacking):
-            self._stack(values, step, function)
-            return True
         operation = operation_of(step, shapes)
         if operation is None:
             return False
@@ -206,19 +203,6 @@ class Writer:
         values.scalars[step.result] = name = self.fresh(step.instruction.name)
         self.write(f"{name} = {operation.format(*operands)}")
         return True
-
-    def _stack(self, values: Values, step: Step, function: Stacking) -> None:
-        """Write the lines that put arrays, or scalars, side by side."""
-        if len(function.sizes) == 1 and all(is_scalar(values.plan.slot_shapes[slot]) for slot in step.operands):
-            elements = ", ".join([self.scalar(values, slot) for slot in step.operands])
-            (name,) = self.targets(values, step)
-            self.write(f"{name} = {self.known_as('array', np.array)}([{elements}], '{function.storage}')")
-            return
-        operands = [self.value(values, slot) for slot in step.operands]
-        (name,) = self.targets(values, step)
-        self.write(f"{name} = {self.known_as('empty', np.empty)}({function.sizes}, '{function.storage}')")
-        for place, operand in enumerate(operands):
-            self.write(f"{name}[{':, ' * function.axis}{place}] = {operand}")
 
     def _window(self, values: Values, step: Step, function: WindowReader | WindowWriter, window: Moving) -> None:
         """Write the lines of a slice, or the update of one, that moves along one dimension."""
@@ -247,7 +231,7 @@ class Writer:
             index = place
         copy = f"{self.known_as('writeable', writeable)}({operand})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
-            copy = f"{operand} if references({operand}) == UNSHARED and is_own({operand}) else {copy}"
+            copy = f"{operand} if {is_free(operand)} else {copy}"
         (name,) = self.targets(values, step)
         self.write(f"{name} = {copy}")
         self.write(f"{name}[{index}] = {update}")
@@ -281,7 +265,7 @@ class Writer:
         operands = [self.value(values, slot) for slot in others]
         for number, branch in enumerate(flow.branches):
             given = ", ".join(operands[branch.start - 1 : branch.stop - 1])
-            callee = self._callee(self.code_of(branch.plan))
+            callee = self._callee(code_of(branch.plan))
             self.write(f"{'elif' if number else 'if'} branch == {number}:")
             self.write(f"    callee, arguments = {callee}, [{given}]")
         self._drop_operands(values, step)

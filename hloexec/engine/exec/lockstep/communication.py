@@ -49,23 +49,12 @@ class Waiting:
         return len(self.results) == len(self.task.devices)
 
 
-@define(eq=False)
-class _Groups:
-    """The groups of one collective."""
-
-    groups: list[Group]
-    by_device: dict[int, int]
-    """The group of each device, as a place in `groups`."""
-
-
 class Communicator:
     """The meeting places and mailboxes of one run."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.waiting: list[Waiting] = []
-        self._groups: dict[int, _Groups] = {}
-        """By the identity of the step's flow."""
         self._meetings: dict[Any, dict[int, Waiting]] = {}
         """Who has come to each meeting that is not complete, by device."""
         self._mailboxes: dict[tuple[int | None, int | None], deque[tuple[int, Step, Leaves]]] = {}
@@ -83,12 +72,12 @@ class Communicator:
         }
         del operands
         waiting = Waiting(task, step, held)
-        found = self._groups_of(step)
         over: list[Waiting] = []
         memo: dict[Any, list[Leaves]] = {}
-        for place in dict.fromkeys(found.by_device[device] for device in task.devices):
-            group = found.groups[place]
+        for group in groups_at(step, self.topology):
             members = dict.fromkeys((device for device in group.values() if device in held), waiting)
+            if not members:
+                continue
             if len(members) < len(group):
                 key = (self._meeting_point(step, held), tuple(group.values()))
                 meeting = self._meetings.setdefault(key, {})
@@ -106,14 +95,6 @@ class Communicator:
         else:
             self.waiting.append(waiting)
         return waiting, over
-
-    def _groups_of(self, step: Step) -> _Groups:
-        key = id(step.flow)
-        if key not in self._groups:
-            groups = groups_at(step, self.topology)
-            by_device = {device: place for place, group in enumerate(groups) for device in group.values()}
-            self._groups[key] = _Groups(groups, by_device)
-        return self._groups[key]
 
     def _meeting_point(self, step: Step, held: dict[int, Leaves]) -> Any:
         """Equal for arrivals that may meet."""
@@ -243,12 +224,11 @@ class Communicator:
             senders = sorted({sender for sender in ends if sender is not None})
             channel = "" if flow.channel is None else f" on channel {flow.channel}"
             return f"for data{channel}" + (f" from {_named(senders)}" if senders else "")
-        found = self._groups_of(waiting.step)
         missing: set[int] = set()
-        for device in waiting.held:
-            group = found.groups[found.by_device[device]]
-            key = (self._meeting_point(waiting.step, waiting.held), tuple(group.values()))
-            missing |= set(group.values()) - self._meetings.get(key, {}).keys()
+        for group in groups_at(waiting.step, self.topology):
+            if not waiting.held.keys().isdisjoint(group.values()):
+                key = (self._meeting_point(waiting.step, waiting.held), tuple(group.values()))
+                missing |= set(group.values()) - self._meetings.get(key, {}).keys()
         return f"for {_named(sorted(missing))}"
 
     def require_all_received(self) -> None:

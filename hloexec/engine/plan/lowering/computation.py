@@ -11,18 +11,16 @@ Parameters are row-major, so the result of a computation does not depend on its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import Computation, Instruction, Literal, TupleShape, map_shape
 from hloexec.core.values import Array, rebuilt
-from hloexec.engine.devices.transfers import HostTransfer
 from hloexec.engine.plan.kernels import (
     Conversion,
     Forward,
-    InstructionKernel,
     Kernel,
     Leaf,
     SlotTree,
@@ -35,55 +33,13 @@ from hloexec.engine.plan.kernels import (
 from hloexec.engine.plan.lowering.exchange import copy_start, device_number, exchange, part
 from hloexec.engine.plan.lowering.flow import conditional, invocation, while_loop
 from hloexec.engine.plan.lowering.kernels import custom_call, kernel
-from hloexec.engine.plan.program import Program
 from hloexec.engine.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.engine.plan.synthesis import zeros
 from hloexec.errors import VerificationError
-from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Callee, Entry, MemoryOrder, Role, find_opcode
+from hloexec.ops.registry import MemoryOrder, Role, find_opcode
 
-
-class LoweringContext(Protocol):
-    """What the lowering of one computation needs to know of the whole program."""
-
-    program: Program
-    numerics: NumericsPolicy
-    plans: dict[str, Plan]
-    """The plans that are finished, by the names of their computations; callees come before their callers."""
-    is_observed: bool
-    """Whether plans keep a step for each instruction that only renames values, so that observers see them all."""
-    is_controlled: bool
-    """Whether what only renames values has slots of its own, too, so that a value can be replaced for its users."""
-    host_transfers: dict[HostTransfer, Step]
-    """The first step of each kind of transfer with the host."""
-    communication: list[Step]
-    """The steps that have to do with other devices or the host."""
-    refuses_unknown: bool
-    """Whether a run fails that reaches a custom call without an implementation."""
-    kernels: dict[Any, tuple[InstructionKernel, object]]
-    """The kernels of the program, by all that they depend on, and what has to live as long as they do."""
-
-    def called_plan(
-        self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
-    ) -> Plan:
-        """The plan of a computation for a call with these float types (None: no float); one that may be inlined."""
-
-    def plan_as(
-        self, name: str, parameters: tuple[ElementType | None, ...], results: tuple[ElementType | None, ...]
-    ) -> Plan:
-        """The finished plan of a computation for control flow with these float types."""
-
-    def callee(self, name: str) -> Callee:
-        """A planned computation as kernels see it."""
-
-    def library_call(self, target: str) -> Entry | None:
-        """The entry of a custom-call target."""
-
-    def elided(self, instruction: Instruction, shape: Leaf) -> Any:
-        """The value of a leaf of an elided constant."""
-
-    def unknown_result(self, instruction: Instruction, shape: Leaf) -> Any:
-        """A leaf of the result of a custom call without an implementation."""
+if TYPE_CHECKING:
+    from hloexec.engine.plan.planner import Planner
 
 
 class Lowering:
@@ -91,7 +47,7 @@ class Lowering:
 
     def __init__(
         self,
-        context: LoweringContext,
+        context: Planner,
         computation: Computation,
         parameter_types: Sequence[ElementType | None] | None = None,
     ) -> None:

@@ -53,6 +53,8 @@ class Site(registry.Site):
     plans: Mapping[str, Plan] = attrs.field(kw_only=True)
     """Those that are finished, by the names of their computations."""
     computation: Computation = attrs.field(kw_only=True)
+    slots: Sequence[int] = attrs.field(kw_only=True)
+    """Those of the operands' leaves."""
     operands: Sequence[Leaf] = attrs.field(kw_only=True)
     """The shapes of the operands' leaves, which may have other float widths than are declared."""
     orders: Sequence[MemoryOrder | None] = attrs.field(kw_only=True)
@@ -71,11 +73,10 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
     if _is_copy(entry, instruction.shape, shapes):
         # No array is written to that something else refers to.
         return lowering.renamed(instruction, operands[0])
-    slots = [slot for tree in operands for slot in leaves(tree)]
     is_excess = context.numerics.may_keep_excess and has_excess(computation, instruction, context.numerics)
     computed = attrs.evolve(instruction, shape=wide_shape(instruction.shape)) if is_excess else instruction
-    site = _site(lowering, computed, slots, entry, shapes, numerics)
-    made = _kernel_of(lowering, site)
+    site = _site(lowering, computed, operands, entry, shapes, numerics)
+    made, slots = _kernel_of(lowering, site), site.slots
     tree = map_shape(made.random.shape if made.random else computed.shape, lowering.new_slot)
     is_wide = is_excess or (made.random is not None and numerics.keeps_formats)
     is_wide = is_wide and wide_shape(instruction.shape) is not instruction.shape
@@ -136,11 +137,10 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
     if entry.invokes is not None:
         return _invoked(lowering, instruction, entry.invokes(instruction))
     operands = lowering.operands(instruction)
-    slots = [slot for tree in operands for slot in leaves(tree)]
     shapes = tuple([operand.shape for operand in computation.operands_of(instruction)])
-    made = instruction_kernel(_site(lowering, instruction, slots, entry, shapes, numerics))
-    tree = map_shape(instruction.shape, lowering.new_slot)
-    lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, slots))
+    site = _site(lowering, instruction, operands, entry, shapes, numerics)
+    made, tree = instruction_kernel(site), map_shape(instruction.shape, lowering.new_slot)
+    lowering.add(instruction, operands, tree, made, extra_bytes=_copied_bytes(lowering, made, site.slots))
     return tree
 
 
@@ -170,11 +170,12 @@ def _refuse(instruction: Instruction, reason: str | None, *operands: object) -> 
 def _site(
     lowering: Lowering,
     instruction: Instruction,
-    slots: Sequence[int],
+    operands: Sequence[SlotTree],
     entry: Entry,
     shapes: tuple[Shape, ...],
     numerics: NumericsPolicy,
 ) -> Site:
+    slots = [slot for tree in operands for slot in leaves(tree)]
     return Site(
         entry,
         instruction,
@@ -183,6 +184,7 @@ def _site(
         numerics,
         plans=lowering.context.plans,
         computation=lowering.computation,
+        slots=slots,
         operands=[lowering.slot_shapes[slot] for slot in slots],
         orders=[lowering.orders.get(slot) for slot in slots],
     )

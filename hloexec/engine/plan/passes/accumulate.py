@@ -8,6 +8,7 @@ loop reads the sum, several products are added at a time (`ops.contraction.fast.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import chain
 
 import attrs
@@ -33,14 +34,10 @@ def with_products_accumulated(plan: Plan) -> Plan:
         addend = _carried_addend(plan, step, uses)
         found = _bare(step, uses) if addend is None else _accumulated(step, addend, makers, uses, merged)
         steps.append(found or step)
-    kept = [_with_sums(step) for step in steps if step.result not in merged]
-    return attrs.evolve(plan, steps=kept)
+    return attrs.evolve(plan, steps=[step for step in steps if step.result not in merged]).with_loops(_sums)
 
 
-def _with_sums(step: Step) -> Step:
-    flow = step.flow
-    if not isinstance(flow, While):
-        return step
+def _sums(flow: While) -> Mapping[str, dict[int, int]]:
     body, condition = flow.body, flow.condition
     makers = {inner.result: inner for inner in body.steps}
     uses = Counter(chain(body.results, *(inner.operands for inner in body.steps)))
@@ -55,7 +52,7 @@ def _with_sums(step: Step) -> Step:
         waiting = maker.kernel.function.waiting_bytes(lhs, rhs, addend)
         if maker.operands[2] == parameter and is_alone and waiting:
             sums[leaf] = waiting
-    return attrs.evolve(step, flow=attrs.evolve(flow, sums=sums)) if sums else step
+    return {"sums": sums} if sums else {}
 
 
 def _bare(step: Step, uses: Counter[int]) -> Step | None:

@@ -7,16 +7,14 @@ nothing is left, read them; a buffer is therefore free again once its value is d
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-
-import attrs
+from collections.abc import Mapping, Sequence
 
 from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import Leaf
 from hloexec.engine.plan.steps import Buffers, Plan, Step, While
 from hloexec.ops.elementwise.formula import choose
 from hloexec.ops.indexing.fast.indexing import WindowWriter
-from hloexec.ops.movement.fast.movement import Joining, Stacking
+from hloexec.ops.movement.fast.movement import Joining
 
 _LEAVE_NOTHING = frozenset({"dot"})
 """Opcodes whose kernels make a new array and keep none of their operands, as NumPy's functions do."""
@@ -28,15 +26,12 @@ _MOST_CHOSEN = 1 << 11
 
 def with_buffers(plan: Plan) -> Plan:
     """The plan, with buffers assigned in its loops."""
-    return attrs.evolve(plan, steps=[_with_buffers(step) for step in plan.steps])
+    return plan.with_loops(_buffers)
 
 
-def _with_buffers(step: Step) -> Step:
-    flow = step.flow
-    if not isinstance(flow, While) or flow.body.depth is None:
-        return step
-    own = _own_slots(flow)
-    return attrs.evolve(step, flow=attrs.evolve(flow, buffers=_allocated(flow.body, own))) if own else step
+def _buffers(flow: While) -> Mapping[str, Buffers]:
+    own = None if flow.body.depth is None else _own_slots(flow)
+    return {"buffers": _allocated(flow.body, own)} if own else {}
 
 
 def _own_slots(flow: While) -> frozenset[int]:
@@ -64,7 +59,7 @@ def _kept_operands(plan: Plan, step: Step) -> Sequence[int]:
     """The operands to which something that is left of a step may refer."""
     if isinstance(step.function, WindowWriter):
         return step.operands[:1]
-    is_copied = step.function is choose or isinstance(step.function, (Joining, Stacking))
+    is_copied = step.function is choose or isinstance(step.function, Joining)
     return () if is_copied or _is_plain(plan, step) or step.instruction.opcode in _LEAVE_NOTHING else step.operands
 
 

@@ -6,9 +6,9 @@ can be reduced modulo the length of the cycle.
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Mapping
 
-from hloexec.engine.plan.steps import Plan, Step, While
+from hloexec.engine.plan.steps import Plan, While
 
 _COMPARED_BYTES = 1 << 20
 """Carried values that take more are not compared."""
@@ -16,26 +16,21 @@ _COMPARED_BYTES = 1 << 20
 
 def with_cycles_watched(plan: Plan) -> Plan:
     """The plan, whose loops know which values to compare."""
-    return attrs.evolve(plan, steps=[_with_cycles_watched(step) for step in plan.steps])
+    return plan.with_loops(_compared)
 
 
-def _with_cycles_watched(step: Step) -> Step:
-    flow = step.flow
-    if not isinstance(flow, While) or flow.limit is None or flow.counters[flow.limit.leaf].is_read:
-        return step
+def _compared(flow: While) -> Mapping[str, tuple[int, ...]]:
     body = flow.body
+    if flow.limit is None or flow.counters[flow.limit.leaf].is_read:
+        return {}
     if not all(inner.is_pure for inner in (*body.steps, *flow.condition.steps)):
-        return step
+        return {}
     changed = [
         leaf
         for leaf, slot in enumerate(body.parameters)
         if not body.is_invariant(leaf) and leaf not in flow.counters and body.slot_shapes[slot].is_array
     ]
-    if not flow.sums.keys().isdisjoint(changed):
-        return step
-    if any(getattr(body.slot_shapes[body.parameters[leaf]], "dynamic_dimensions", ()) for leaf in changed):
-        return step
-    size = sum(body.slot_shapes[body.parameters[leaf]].byte_size for leaf in changed)
-    if not changed or size > _COMPARED_BYTES:
-        return step
-    return attrs.evolve(step, flow=attrs.evolve(flow, compared=tuple(changed)))
+    shapes = [body.slot_shapes[body.parameters[leaf]] for leaf in changed]
+    is_dynamic = any(getattr(shape, "dynamic_dimensions", ()) for shape in shapes)
+    is_large = sum(shape.byte_size for shape in shapes) > _COMPARED_BYTES
+    return {} if is_dynamic or is_large or not flow.sums.keys().isdisjoint(changed) else {"compared": tuple(changed)}

@@ -55,14 +55,14 @@ def with_fused_multiply_adds(plan: Plan, numerics: NumericsPolicy, *, is_schedul
     In a scheduled module, one that has been optimized, only fusions are loops. A product that is contracted is there
     for observers only; the operands of a contracted sum are the factors and the addend.
     """
-    shapes = list(plan.slot_shapes)
+    shapes = plan.slot_shapes
     uses = Counter(slot for step in plan.program for slot in step.operands)
     uses.update(plan.results)
     products: dict[int, _Product] = {}
     merged: set[int] = set()
     found: list[Step] = []
     for step in plan.program:
-        loop = _fusion(step.scope)
+        loop = step.scope.fusion
         policy = numerics.of(step.scope.computation.name, step.instruction.name)
         if policy.fuses_multiply_add and _is_f32(step, shapes) and (loop is not None or not is_scheduled):
             given = [products.get(slot) for slot in step.operands]
@@ -73,12 +73,12 @@ def with_fused_multiply_adds(plan: Plan, numerics: NumericsPolicy, *, is_schedul
                 products[step.result] = product
             if addend is not None and step.instruction.opcode in ("add", "subtract"):
                 merged |= addend.slots
-                moved = [_moved(factor, addend.moves, shapes, found) for factor in addend.factors]
+                moved = [_moved(factor, addend.moves, plan, found) for factor in addend.factors]
                 step = _multiply_add(step, addend, moved, places[0])
         found.append(step)
     program = [attrs.evolve(step, is_shown_only=True) if step.result in merged else step for step in found]
     steps = [step for step in program if not step.is_shown_only]
-    return attrs.evolve(plan, program=program, steps=steps, slot_shapes=shapes)
+    return attrs.evolve(plan, program=program, steps=steps)
 
 
 def _product(step: Step, loop: Scope | None, operand: _Product | None) -> _Product | None:
@@ -92,12 +92,11 @@ def _product(step: Step, loop: Scope | None, operand: _Product | None) -> _Produ
     return None
 
 
-def _moved(slot: int, moves: Sequence[Step], shapes: list[Leaf], steps: list[Step]) -> int:
+def _moved(slot: int, moves: Sequence[Step], plan: Plan, steps: list[Step]) -> int:
     """The slot of a factor, moved by steps that are added."""
     for move in moves:
-        shapes.append(shapes[move.result])
-        steps.append(attrs.evolve(move, operand_trees=(slot,), tree=len(shapes) - 1, is_silent=True))
-        slot = len(shapes) - 1
+        source, slot = slot, plan.new_slot(plan.slot_shapes[move.result])
+        steps.append(attrs.evolve(move, operand_trees=(source,), tree=slot, is_silent=True))
     return slot
 
 
@@ -107,17 +106,6 @@ def _multiply_add(step: Step, product: _Product, factors: Sequence[int], place: 
     function = _MultiplyAdd(product.is_negative != (is_difference and place == 1), is_difference and place == 0)
     operands = (*factors, step.operands[1 - place])
     return attrs.evolve(step, operand_trees=operands, kernel=Kernel(Flushing(function)))
-
-
-def _fusion(scope: Scope) -> Scope | None:
-    """The outermost fusion around the computation of a scope, within its plan."""
-    found = None
-    current: Scope | None = scope
-    while current is not None:
-        if current.caller is not None and traits_of(current.caller).fuses:
-            found = current
-        current = current.parent
-    return found
 
 
 def _is_f32(step: Step, shapes: Sequence[Leaf]) -> bool:

@@ -11,7 +11,8 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Kernel, View, map_tree
+from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Kernel, View
+from hloexec.engine.plan.passes.numbering import moved
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Step
 
@@ -27,21 +28,19 @@ def with_constants_folded(plan: Plan) -> Plan:
     They get slots of their own: the program, which observers are shown, computes them where it says so.
     """
     constants = dict(plan.constants)
-    moved: dict[int, int] = {}
+    folded: dict[int, int] = {}
     steps: list[Step] = []
     taken = 0
     for step in plan.steps:
-        if not moved.keys().isdisjoint(step.operands):
-            trees = tuple(map_tree(tree, lambda slot: moved.get(slot, slot)) for tree in step.operand_trees)
-            step = attrs.evolve(step, operand_trees=trees)
+        step = moved(step, folded)
         value = _folded(plan, step, constants) if taken < _MOST_BYTES else None
         if value is None:
             steps.append(step)
             continue
-        moved[step.result] = slot = plan.new_slot(plan.slot_shapes[step.result])
+        folded[step.result] = slot = plan.new_slot(plan.slot_shapes[step.result])
         constants[slot] = value
         taken += value.nbytes
-    return attrs.evolve(plan, steps=steps, constants=constants) if moved else plan
+    return attrs.evolve(plan, steps=steps, constants=constants) if folded else plan
 
 
 def _folded(plan: Plan, step: Step, constants: dict[int, Any]) -> Any:

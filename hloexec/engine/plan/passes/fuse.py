@@ -19,10 +19,10 @@ import attrs
 from hloexec.core.ir import ArrayShape, Instruction, TupleShape
 from hloexec.core.structs import define
 from hloexec.engine.plan.kernels import Leaf
-from hloexec.engine.plan.passes.cse import Numbering, moved
+from hloexec.engine.plan.passes.numbering import moved, value_numbers
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.block_program import Part
-from hloexec.engine.plan.regions.recompute import let_regions_recompute
+from hloexec.engine.plan.regions.recompute import Recomputing
 from hloexec.engine.plan.regions.region import Region, RegionKernel
 from hloexec.engine.plan.regions.row_forms import row_form
 from hloexec.engine.plan.steps import Plan, Step
@@ -40,7 +40,7 @@ _MOST_PARTS = 256
 
 
 @define(eq=False)
-class _Open:
+class OpenRegion:
     """A region that is being found."""
 
     unit: int
@@ -69,30 +69,21 @@ def with_regions(plan: Plan, numerics: NumericsPolicy, *, may_share: bool) -> Pl
         return plan
     homes = {position: region for region in regions.values() for position in region.parts}
     order = finder.graph.in_order()
-    let_regions_recompute(plan, regions, order, finder.graph.find)
+    Recomputing(plan, regions, order, finder.graph.find).run()
     return attrs.evolve(plan, steps=_Assembly(plan, regions, homes).steps(order, finder.members()))
 
 
-def _copies(plan: Plan, regions: Iterable[_Open]) -> dict[int, int]:
+def _copies(plan: Plan, regions: Iterable[OpenRegion]) -> dict[int, int]:
     """The slots of what a region computes again, and those of what it has computed before: that is an array only where
     others need it."""
-    region_of = {position: region for region in regions for position in region.parts}
-    if not region_of:
-        return {}
-    numbering = Numbering(None)
-    numbers = numbering.of_constants(plan)
-    first: dict[tuple[int, int], int] = {}
-    found: dict[int, int] = {}
-    results = {*plan.results}
-    for position, step in enumerate(plan.steps):
-        number = numbering.of_step(plan, step, numbers)
-        if number is None:
-            continue
-        numbers[step.result] = number
-        if position in region_of and step.result not in results:
-            original = first.setdefault((region_of[position].unit, number), step.result)
-            if original != step.result:
-                found[step.result] = original
+    numbers, first, found = value_numbers(plan), dict[tuple[int, int], int](), dict[int, int]()
+    units = {position: region.unit for region in regions for position in region.parts}
+    for position, unit in sorted(units.items()):
+        slot = plan.steps[position].result
+        if slot in numbers and slot not in plan.results:
+            original = first.setdefault((unit, numbers[slot]), slot)
+            if original != slot:
+                found[slot] = original
     return found
 
 
@@ -106,14 +97,14 @@ class _Finder:
         """The units are the steps, by their positions, as far as they have not become one."""
         self._maker: dict[int, int] = {}
         """The position of the step that makes a slot."""
-        self._region_at: dict[int, _Open] = {}
+        self._region_at: dict[int, OpenRegion] = {}
         """By unit."""
         self._forms: dict[tuple[int, ...], RowForm | None] = {}
         """How steps are computed by rows, by their kernels and the shapes of their slots."""
         self._scalar_of: dict[int, int] = {}
         """What broadcasts of scalars repeat."""
 
-    def regions(self) -> dict[int, _Open]:
+    def regions(self) -> dict[int, OpenRegion]:
         """The regions, by unit."""
         impure: int | None = None
         for position, step in enumerate(self._steps):
@@ -139,7 +130,7 @@ class _Finder:
             found.setdefault(self.graph.find(position), []).append(position)
         return found
 
-    def _region_of(self, slot: int) -> _Open | None:
+    def _region_of(self, slot: int) -> OpenRegion | None:
         """The region that makes a slot."""
         return self._region_at.get(self.graph.find(self._maker[slot])) if slot in self._maker else None
 
@@ -158,7 +149,7 @@ class _Finder:
 
     def _join(self, position: int, step: Step, form: RowForm) -> None:
         """Let a step join the regions of its operands, which become one, or begin a region."""
-        joined: _Open | None = None
+        joined: OpenRegion | None = None
         part = Part(self._with_scalars(step, form), form)
         for slot in step.operands:
             region = self._region_of(slot)
@@ -173,12 +164,12 @@ class _Finder:
                 for old in (region, joined):
                     if old is not None:
                         del self._region_at[old.unit]
-                joined = _Open(self.graph.find(position), rows, position, parts)
+                joined = OpenRegion(self.graph.find(position), rows, position, parts)
                 self._region_at[joined.unit] = joined
         if joined is None and not form.is_view:
             rows = form.rows & self._sensible(step)
             if rows:
-                self._region_at[position] = _Open(position, rows, position, {position: part})
+                self._region_at[position] = OpenRegion(position, rows, position, {position: part})
 
     def _with_scalars(self, step: Step, form: RowForm) -> Step:
         """The step with scalars in place of their broadcasts, where other operands have the shape of the result."""
@@ -217,13 +208,13 @@ def is_scalar_broadcast(step: Step, shapes: Sequence[Leaf]) -> bool:
 class _Assembly:
     """Puts the steps of a plan together again, regions as one step each."""
 
-    def __init__(self, plan: Plan, regions: dict[int, _Open], homes: dict[int, _Open]) -> None:
+    def __init__(self, plan: Plan, regions: dict[int, OpenRegion], homes: dict[int, OpenRegion]) -> None:
         """`homes` are the regions of steps that are part of one, by position; others may compute them again."""
         self._plan = plan
         self._shapes = plan.slot_shapes
         self._regions = regions
         self._homes = homes
-        self._readers: dict[int, set[_Open | None]] = {slot: {None} for slot in plan.results}
+        self._readers: dict[int, set[OpenRegion | None]] = {slot: {None} for slot in plan.results}
         """The regions that read a slot which they don't make; None represents everything outside regions."""
         for position, step in enumerate(plan.steps):
             if position not in homes:
@@ -266,7 +257,7 @@ class _Assembly:
         read = {*self._plan.results}.union(*(step.operands for step in found))
         return [step for step in found if not is_scalar_broadcast(step, self._shapes) or step.result in read]
 
-    def _is_replaced(self, region: _Open) -> bool:
+    def _is_replaced(self, region: OpenRegion) -> bool:
         """Whether others compute again all that is needed of a region."""
         own = [part for position, part in region.parts.items() if self._homes[position] is region]
         if any(self._readers.get(part.step.result, set()) - {region} for part in own):
@@ -275,7 +266,7 @@ class _Assembly:
             readers.discard(region)
         return True
 
-    def _region_step(self, region: _Open) -> Step | None:
+    def _region_step(self, region: OpenRegion) -> Step | None:
         """The step that a region becomes; None where that is not worth while."""
         inside, outputs = self._needed(region)
         parts = [region.parts[position] for position in inside]
@@ -304,7 +295,7 @@ class _Assembly:
         kernel = RegionKernel.of(function)
         return Step(instruction, last.scope, tuple(inputs), tree, kernel, extra_bytes=function.scratch_bytes)
 
-    def _needed(self, region: _Open) -> tuple[list[int], list[int]]:
+    def _needed(self, region: OpenRegion) -> tuple[list[int], list[int]]:
         """The positions of the steps that a region takes in, and the slots that are needed outside."""
         inside: list[int] = []
         outputs: list[int] = []
@@ -340,7 +331,7 @@ class _Assembly:
         widest = max(self._sizes(parts))
         return min((count for count in rows if widest // count <= _MOST_ROW_BYTES // 2), default=max(rows))
 
-    def _overwritten(self, region: _Open, inputs: Sequence[int], output: int) -> int | None:
+    def _overwritten(self, region: OpenRegion, inputs: Sequence[int], output: int) -> int | None:
         """The place of an input that nothing else reads, of the type and dimensions of an output."""
         wanted = self._shapes[output]
         assert isinstance(wanted, ArrayShape)

@@ -7,23 +7,20 @@ Implementation" (1997), 14.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.steps import Counter, Limit, Plan, Step, While
+from hloexec.engine.plan.steps import Counter, Limit, Plan, While
 
 
 def with_counters(plan: Plan) -> Plan:
     """The plan, whose loops know what they count."""
-    return attrs.evolve(plan, steps=[_with_counters(step) for step in plan.steps])
+    return plan.with_loops(_counters)
 
 
-def _with_counters(step: Step) -> Step:
-    flow = step.flow
-    if not isinstance(flow, While):
-        return step
+def _counters(flow: While) -> Mapping[str, Any]:
     found = counters_of(flow)
     limit = limit_of(flow, found)
     condition = flow.condition
@@ -34,7 +31,7 @@ def _with_counters(step: Step) -> Step:
         for leaf, counter in found.items()
         if (limit is not None and leaf == limit.leaf) or not (counter.is_read or condition.parameters[leaf] in asked)
     }
-    return attrs.evolve(step, flow=attrs.evolve(flow, counters=counters, limit=limit))
+    return {"counters": counters, "limit": limit}
 
 
 def counters_of(flow: While) -> dict[int, Counter]:

@@ -148,14 +148,15 @@ class Inliner:
 
     def _forwarded(self, step: Step, scope: Scope, slot: int) -> int:
         """A slot for the caller's value, apart from the callee's."""
-        self._slot_shapes.append(self._slot_shapes[slot])
-        new = len(self._slot_shapes) - 1
+        new = self._new_slot(self._slot_shapes[slot])
         self._program.append(Step(step.instruction, scope, (slot,), new, Forward(), is_silent=True))
         return new
 
+    def _new_slot(self, shape: Leaf) -> int:
+        self._slot_shapes.append(shape)
+        return len(self._slot_shapes) - 1
+
     def _tree_of(self, frame: _InlinedCall, tree: SlotTree) -> SlotTree:
-        if isinstance(tree, int):
-            return self._slot_of(frame, tree)
         return map_tree(tree, lambda slot: self._slot_of(frame, slot))
 
     def _slot_of(self, frame: _InlinedCall, old: int) -> int:
@@ -166,8 +167,7 @@ class Inliner:
         plan = frame.plan
         known = self._slot_of_constant.get(id(plan.constants[old])) if old in plan.constants else None
         if known is None:
-            self._slot_shapes.append(plan.slot_shapes[old])
-            known = len(self._slot_shapes) - 1
+            known = self._new_slot(plan.slot_shapes[old])
             if old in plan.constants:
                 self._constants[known] = plan.constants[old]
                 self._slot_of_constant[id(plan.constants[old])] = known

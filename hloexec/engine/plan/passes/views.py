@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import InstructionKernel, Kernel, View, map_tree
+from hloexec.engine.plan.kernels import InstructionKernel, View
+from hloexec.engine.plan.passes.numbering import moved
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.ops.indexing.fast.indexing import Moving, WindowReader, WindowWriter
-from hloexec.ops.movement.fast.movement import Joining, Stacking
 from hloexec.ops.movement.strided import Indexing, Spreading
 from hloexec.ops.traits import Rounding
 
@@ -32,8 +32,7 @@ def with_views_composed(plan: Plan) -> Plan:
         found = _composed(found, makers) or found
         if isinstance(found.function, WindowWriter):
             found = _without_new_dimensions(found, makers)
-        made = _stacked(found, makers, plan) if isinstance(found.function, Joining) else _unspread(found, makers, plan)
-        steps += made
+        steps += _unspread(found, makers, plan)
         makers[found.result] = steps[-1]
     after = Counter(slot for step in steps for slot in step.operands)
     unused = {slot for slot in before if before[slot] and not after[slot]}
@@ -54,13 +53,9 @@ def _movement(step: Step | None, kind: type[Any]) -> Any:
 def _of_sources(step: Step, makers: Mapping[int, Step]) -> Step:
     """A step with operands of which views show all, as they are, in the place of these views."""
 
-    def source(slot: int) -> int:
-        whole = _movement(makers.get(slot), Indexing)
-        return makers[slot].operands[0] if whole is not None and _shows_all(whole.index) else slot
-
-    if step.kernel is None or all(source(slot) == slot for slot in step.operands):
-        return step
-    return attrs.evolve(step, operand_trees=tuple(map_tree(tree, source) for tree in step.operand_trees))
+    whole = {slot: _movement(makers.get(slot), Indexing) for slot in step.operands if step.kernel is not None}
+    shown = {slot: makers[slot].operands[0] for slot, view in whole.items() if view and _shows_all(view.index)}
+    return moved(step, shown)
 
 
 def _shows_all(index: Iterable[Any]) -> bool:
@@ -141,37 +136,6 @@ def _without_new_dimensions(step: Step, makers: Mapping[int, Step]) -> Step:
         return step
     operand, _, *starts = step.operand_trees
     return attrs.evolve(step, operand_trees=(operand, update.operands[0], *starts))
-
-
-def _stacked(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:
-    """Arrays of one element along a dimension put one after the other, as arrays without it side by side."""
-    joining = step.function
-    assert isinstance(joining, Joining)
-    axis, shapes = joining.axis, [plan.slot_shapes[slot] for slot in step.operands]
-    if joining.sizes[axis] != len(shapes) or any(
-        not isinstance(shape, ArrayShape) or shape.dimensions[axis] != 1 for shape in shapes
-    ):
-        return [step]
-    before: list[Step] = []
-    operands = []
-    for slot, shape in zip(step.operands, shapes, strict=True):
-        assert isinstance(shape, ArrayShape)
-        without = tuple(0 if place == axis else slice(None) for place in range(shape.rank))
-        maker = makers.get(slot)
-        first = _movement(maker, Indexing)
-        index = None if first is None else _one_after_the_other(first.index, without)
-        source = slot if maker is None or index is None else maker.operands[0]
-        index = index or (without if shape.rank > 1 else (0, ...))
-        if _shows_all(index):
-            operands.append(source)
-            continue
-        sizes = tuple(size for place, size in enumerate(shape.dimensions) if place != axis)
-        result = plan.new_slot(ArrayShape(shape.element_type, sizes))
-        view = attrs.evolve(step, operand_trees=(source,), tree=result, kernel=View(Indexing(index)), is_silent=True)
-        before.append(view)
-        operands.append(result)
-    kernel = Kernel(Stacking(axis, joining.sizes, joining.storage))
-    return [*before, attrs.evolve(step, operand_trees=tuple(operands), kernel=kernel)]
 
 
 def _unspread(step: Step, makers: Mapping[int, Step], plan: Plan) -> list[Step]:

@@ -22,7 +22,6 @@ from hloexec.engine.plan.regions.long_rows import has_long_rows, row_by_row
 from hloexec.engine.plan.regions.part_order import in_order_of_use
 from hloexec.engine.plan.regions.places import Operation, Places, Value
 from hloexec.engine.plan.regions.short_rows import (
-    by_columns,
     has_few_columns,
     has_short_rows,
     laid_in_columns,
@@ -35,14 +34,6 @@ from hloexec.ops.traits import Rounding, RowForm, behind_prefix, same
 
 _FEW_BYTES = 1 << 10
 """A row of so few is copied into scratch, where views of it last."""
-
-_COPIED_BYTES = 1 << 23
-"""An output of so many is not written by what computes it: to write to memory that is not in the cache, a processor
-reads it first, but not where it copies. That saves a third of the time of adding two large arrays.
-"""
-
-_MOST_COPIED_ROW_BYTES = 1 << 19
-"""The copy has to be of what is still in the cache."""
 
 _F32 = element_type("f32").storage
 
@@ -65,10 +56,8 @@ class BlockProgram:
         outputs: Sequence[int],
         shapes: Sequence[Any],
         rows: int,
-        kept: int,
         repeated_inputs: frozenset[int] = frozenset(),
     ) -> None:
-        """`kept` is 1 where the first output may take the place of an input, which is in the cache, else 0."""
         self._shapes = shapes
         self._rows = rows
         self.places = Places()
@@ -88,15 +77,8 @@ class BlockProgram:
         self.output_places = [self._outputs[slot] for slot in outputs]
         self.is_by_columns = self._gains_by_columns(parts, inputs, outputs, repeated_inputs)
         """Whether the values of a block lie column by column."""
-        if self.is_by_columns:
-            self._copied = {slot for slot in outputs if self._value(shapes[slot]).row}
-        else:
-            moved = {part.step.result for part in parts if part.form.moves}
-            self._copied = {
-                slot
-                for slot in outputs[kept:]
-                if shapes[slot].byte_size >= _COPIED_BYTES and shapes[slot].byte_size // rows <= _MOST_COPIED_ROW_BYTES
-            } - moved
+        self._copied = {slot for slot in outputs if self.is_by_columns and self._value(shapes[slot]).row}
+        """The outputs that are not written by what computes them."""
         self._viewed = {slot for part in parts if part.form.is_view for slot in part.step.operands}
         for number in in_order_of_use([part.step for part in parts], outputs, self._row_bytes(parts)):
             self._part(parts[number])
@@ -159,10 +141,7 @@ class BlockProgram:
     def _call(self, step: Step, function: Any, operands: Sequence[int], target: int, **how: Any) -> int:
         if how["has_out"]:
             function = _NAMED_OUT.get(function, function)
-            is_ufunc = isinstance(function, np.ufunc)
-            if is_ufunc and not self.is_by_columns and has_short_rows(self.places.values[target].row):
-                function = by_columns(function)
-            elif function in _ARITHMETIC and has_long_rows(self.places.values[target].row):
+            if function in _ARITHMETIC and has_long_rows(self.places.values[target].row):
                 function = row_by_row(function)
         if self.is_by_columns and _is_approximated(step):
             function = spread_out(function)
@@ -238,41 +217,32 @@ class BlockProgram:
         if form.numbers_rows:
             self.bounds = self.places.add(None) if self.bounds is None else self.bounds
             operands = [self.bounds]
-        given = result
-        is_rounded = form.wide is not None and is_bfloat
-        if is_rounded:
-            given = Value(result.row, _F32)
-        if is_rounded and form.is_exact:
-            place = self._wide[slot] = self._computed(step, function, operands, given, form)
-            if slot in self._outputs:
-                self._stored[slot] = self._call(step, narrow_into, [place], self._outputs[slot], has_out=True)
-            return
         target = self._outputs.get(slot)
-        if is_rounded:
-            place = self._computed(step, function, operands, given, form)
-            self._stored[slot] = self._call(
-                step, narrow_into, [place], self.places.add_scratch(result) if target is None else target, has_out=True
-            )
+        if form.wide is not None and is_bfloat:
+            place = self._computed(step, function, operands, Value(result.row, _F32), form)
+            if form.is_exact:
+                self._wide[slot] = place
+            if target is not None or not form.is_exact:
+                target = self.places.add_scratch(result) if target is None else target
+                self._stored[slot] = self._call(step, narrow_into, [place], target, has_out=True)
             return
-        if _writes(function, form) and target is not None and slot not in self._copied:
-            overwrites = _overwrites(function, operands, form)
-            self._stored[slot] = self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
-            return
-        place = self._computed(step, function, operands, given, form)
-        if slot in self._copied:
-            # The next instructions read it while it is still in the cache.
-            self._call(step, converted_into, [place], self._outputs[slot], has_out=True)
-        elif target is not None:
-            place = self._call(step, converted_into, [place], target, has_out=True)
-        elif self.places.is_made(place) and slot in self._viewed and result.row_bytes < _FEW_BYTES:
-            place = self._call(step, converted_into, [place], self.places.add_scratch(result), has_out=True)
+        place = self._computed(step, function, operands, result, form, None if slot in self._copied else target)
+        if target is None and self.places.is_made(place) and slot in self._viewed and result.row_bytes < _FEW_BYTES:
+            target = self.places.add_scratch(result)
+        if target is not None and target != place:
+            copy = self._call(step, converted_into, [place], target, has_out=True)
+            # The next instructions read rows that lie by columns.
+            place = place if slot in self._copied else copy
         self._stored[slot] = place
 
-    def _computed(self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm) -> int:
-        """The place of a function's result, other than an output's."""
-        if _writes(function, form):
-            overwrites = _overwrites(function, operands, form)
-            target = self.places.add_scratch(value)
+    def _computed(
+        self, step: Step, function: Any, operands: Sequence[int], value: Value, form: RowForm, target: int | None = None
+    ) -> int:
+        """The place of a function's result: `target`, where it writes to one."""
+        if form.fills or isinstance(function, np.ufunc):
+            # What NumPy's own functions read they may overwrite.
+            overwrites = tuple(range(len(operands))) if isinstance(function, np.ufunc) else form.overwrites
+            target = self.places.add_scratch(value) if target is None else target
             return self._call(step, function, operands, target, has_out=True, overwrites=overwrites)
         is_view = (form.is_view or function is same) and not self._copies(function, operands[0])
         place = self.places.add_view(value, operands[0]) if is_view else self.places.add_made(value)
@@ -296,16 +266,6 @@ def laid_out(memory: Array, count: int, value: Value, is_by_columns: bool) -> Ar
     if is_by_columns:
         return laid_in_columns(memory, count, value.row, value.dtype)
     return np.ndarray((count, *value.row), value.dtype, memory)
-
-
-def _writes(function: object, form: RowForm) -> bool:
-    """Whether a function takes the array to write to as its last argument."""
-    return form.fills or isinstance(function, np.ufunc)
-
-
-def _overwrites(function: object, operands: Sequence[int], form: RowForm) -> tuple[int, ...]:
-    """The numbers of operands whose memory a function may write to."""
-    return tuple(range(len(operands))) if isinstance(function, np.ufunc) else form.overwrites
 
 
 def _rounds_at_random(step: Step) -> bool:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.block_program import Part
 from hloexec.engine.plan.steps import Plan
 from hloexec.ops.traits import Rounding
+
+if TYPE_CHECKING:
+    from hloexec.engine.plan.passes.fuse import OpenRegion
 
 _MOST_COMPUTED = 4
 """So many instructions take less time than a value takes to be written to memory and read again."""
@@ -26,24 +29,11 @@ _SMALL = 16
 """What takes no more than one part in so many of a value may live on for it."""
 
 
-class Joinable(Protocol):
-    """What is asked of a region."""
+class Recomputing:
+    """Adds parts to regions. These, by unit, and the other steps of the plan run in this order of units."""
 
-    rows: frozenset[int]
-    parts: dict[int, Part]
-    """By position in the plan."""
-
-
-def let_regions_recompute(
-    plan: Plan, regions: Mapping[int, Joinable], order: Sequence[int], unit_of: Callable[[int], int]
-) -> None:
-    """Add parts to regions. These, by unit, and the other steps of the plan run in this order of units."""
-    _Recomputing(plan, regions, order, unit_of).run()
-
-
-class _Recomputing:
     def __init__(
-        self, plan: Plan, regions: Mapping[int, Joinable], order: Sequence[int], unit_of: Callable[[int], int]
+        self, plan: Plan, regions: Mapping[int, OpenRegion], order: Sequence[int], unit_of: Callable[[int], int]
     ) -> None:
         self._plan = plan
         self._shapes = plan.slot_shapes
@@ -54,7 +44,7 @@ class _Recomputing:
         """The position of the step that makes a slot."""
         self._rank_at: list[int] = []
         """When the step at a position runs."""
-        self._region_at: dict[int, Joinable] = {}
+        self._region_at: dict[int, OpenRegion] = {}
         self._readers: dict[int, set[int]] = {slot: {self._end} for slot in plan.results}
         """When a slot is read; a region makes its own and reads it, too."""
         for position, step in enumerate(plan.steps):
@@ -71,6 +61,7 @@ class _Recomputing:
         self._region_of_rank = {rank[unit]: region for unit, region in regions.items()}
 
     def run(self) -> None:
+        """Add them."""
         # From behind, as what is made of others goes first; again, as what now lives longer may serve for more.
         positions = sorted(self._region_at, reverse=True)
         for _ in range(_MOST_ROUNDS):

@@ -21,14 +21,10 @@ from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.engine.plan.regions.block_program import BlockProgram, Part, laid_out
 from hloexec.engine.plan.regions.blocks import Layout, divided
 from hloexec.engine.plan.regions.operand_rows import Rows
-from hloexec.engine.plan.regions.places import Operation
 from hloexec.engine.plan.regions.short_rows import in_columns
 from hloexec.engine.plan.steps import PartError
 from hloexec.ops.resources import ALIGNMENT, LEAST_BYTES, empty, in_blocks
 from hloexec.ops.traits import behind_prefix, prefix_length
-
-_Call = tuple[Operation, Sequence[Array] | None]
-"""An operation, and the arrays that it takes, if they are known."""
 
 _here = threading.local()
 """`arena`: a little scratch of a thread, kept from one region to the next."""
@@ -70,7 +66,7 @@ class Region:
             0 if is_whole else prefix_length(shapes[slot].dimensions, rows)
             for slot, is_whole in zip(inputs, self._is_whole, strict=True)
         ]
-        program = BlockProgram(parts, inputs, outputs, shapes, rows, 0 if overwritten is None else 1, repeated)
+        program = BlockProgram(parts, inputs, outputs, shapes, rows, repeated)
         self.is_by_columns = program.is_by_columns
         self.operations = program.operations
         self._views = program.views
@@ -80,9 +76,6 @@ class Region:
         self._count = len(program.places.values)
         self._places = program.places.in_buffers
         self.output_places = program.output_places
-        self._calls: list[_Call] = [(operation, None) for operation in program.operations]
-        self._fixed = self._fixed_operations()
-        """The numbers of the operations that take the same arrays in all blocks of a thread that have the same size."""
         self.output_sizes = [(rows, *behind_prefix(shape.dimensions, rows)) for shape in self._shapes]
         self.overwrites = overwritten if overwritten is not None and program.may_overwrite(overwritten) else None
         """The input whose rows the first output may take."""
@@ -95,18 +88,6 @@ class Region:
         self._division = divided(program, rows, live, work, [shape.byte_size for shape in self._shapes])
         self.block = self._division.usual.block
         self.scratch_bytes = self._division.scratch_bytes
-        self._placed: dict[int, tuple[Array, Layout, int, list[tuple[int, Array]]]] = {}
-        """By thread: what scratch was in its places for how many rows, and the arrays there."""
-
-    def _fixed_operations(self) -> list[int]:
-        changing = {place for place, is_whole in enumerate(self._is_whole) if not is_whole}
-        changing.update(self.output_places, () if self.bounds is None else (self.bounds,))
-        changing.update(operation.target for operation in self.operations if not operation.has_out)
-        return [
-            number
-            for number, operation in enumerate(self.operations)
-            if changing.isdisjoint((*operation.operands, operation.target))
-        ]
 
     def __call__(self, *operands: Array, out: Array | None = None) -> Any:
         """The outputs; the first may take the place of the operand that is overwritten."""
@@ -137,27 +118,14 @@ class Region:
         ]
         room = self._division.room
         if room is None or (has_target and not room.output):
-            self._in_blocks(operands, results, self._division.usual, self.rows)
+            _Run(self, operands, results, self._division.usual, self.rows).run()
         else:
             largest: Any = results[room.output]
             first = self.rows - room.rows
             unused = largest.reshape(self.rows, -1)[first:].reshape(-1).view(np.uint8)
-            self._in_blocks(operands, results, room.before, first, unused)
-            self._in_blocks(operands, results, room.last, room.rows, first=first)
+            _Run(self, operands, results, room.before, first, unused).run()
+            _Run(self, operands, results, room.last, room.rows, first=first).run()
         return results[0] if len(results) == 1 else tuple(results)
-
-    def _in_blocks(
-        self,
-        operands: Sequence[Array],
-        results: Sequence[Any],
-        layout: Layout,
-        rows: int,
-        unused: Array | None = None,
-        first: int = 0,
-    ) -> None:
-        """Compute so many rows."""
-        run = _Run(self, operands, results, layout, rows, unused, first)
-        in_blocks(run.block, rows, layout.block, threads=layout.threads)
 
     def template(self, operands: Sequence[Array]) -> list[Any]:
         """The contents of places that are the same for all blocks, except scratch."""
@@ -177,34 +145,9 @@ class Region:
             if not self._is_whole[place]
         ]
 
-    def calls(self, values: list[Any], *, are_for_several: bool) -> Sequence[_Call]:
-        """The operations of a block, with the arrays of those that take these in all blocks, if there are several: the
-        less is to be done between two calls of NumPy, the less threads wait for Python's lock."""
-        if not are_for_several:
-            return self._calls
-        calls = self._calls.copy()
-        for number in self._fixed:
-            operation = self.operations[number]
-            calls[number] = operation, operation.fetch(values)
-        return calls
-
     def place_buffers(self, values: list[Any], count: int, layout: Layout, scratch: Array | None) -> None:
         """Put scratch for a block of so many rows into its places, and the views of it."""
-        if scratch is None:
-            # A loop runs a small region again and again, in the same memory.
-            arena, thread = _kept(layout.bytes), threading.get_ident()
-            known = self._placed.get(thread)
-            if known is None or known[0] is not arena or known[1] is not layout or known[2] != count:
-                self._place_buffers_in(arena, values, count, layout)
-                places = [*(place for place, _, _ in self._places), *(view.target for view in self._views)]
-                self._placed[thread] = arena, layout, count, [(place, values[place]) for place in places]
-            else:
-                for place, part in known[3]:
-                    values[place] = part
-        else:
-            self._place_buffers_in(scratch, values, count, layout)
-
-    def _place_buffers_in(self, arena: Array, values: list[Any], count: int, layout: Layout) -> None:
+        arena = _kept(layout.bytes) if scratch is None else scratch
         for place, buffer, value in self._places:
             start = layout.offsets[buffer]
             part = arena[start : start + count * value.row_bytes]
@@ -261,29 +204,27 @@ class _Run:
         self._inputs = region.inputs_by_rows(operands)
         outputs = [result.reshape(sizes) for result, sizes in zip(results, region.output_sizes, strict=True)]
         self._outputs = list(zip(region.output_places, outputs, strict=True))
-        self._values: dict[tuple[int, int], tuple[list[Any], Sequence[_Call]]] = {}
-        """The places of each thread, for each size of blocks, and its calls."""
-        self._has_several = rows > layout.block * layout.threads
-        """Whether a thread computes several blocks."""
+        self._values: dict[tuple[int, int], list[Any]] = {}
+        """The places of each thread, for each size of blocks."""
+        self._rows = rows
         self._unused_scratch = _scratch(layout, unused)
         self._scratch: dict[int, Array] = {}
         """That of each thread, where it is of this run."""
 
-    def block(self, start: int, stop: int) -> None:
-        """Compute some rows."""
+    def run(self) -> None:
+        """Compute all of its rows."""
+        in_blocks(self._block, self._rows, self._layout.block, threads=self._layout.threads)
+
+    def _block(self, start: int, stop: int) -> None:
         start, stop = start + self._first, stop + self._first
         thread = threading.get_ident()
         key = thread, stop - start
-        known = self._values.get(key)
-        if known is None:
+        if key not in self._values:
             if self._unused_scratch and thread not in self._scratch:
                 self._scratch[thread] = self._unused_scratch.pop()
-            values = self._template.copy()
-            self._region.place_buffers(values, stop - start, self._layout, self._scratch.get(thread))
-            calls = self._region.calls(values, are_for_several=self._has_several)
-            self._values[key] = values, calls
-        else:
-            values, calls = known
+            places = self._values[key] = self._template.copy()
+            self._region.place_buffers(places, stop - start, self._layout, self._scratch.get(thread))
+        values = self._values[key]
         if self._region.bounds is not None:
             values[self._region.bounds] = start, stop
         for place, rows in self._inputs:
@@ -293,10 +234,7 @@ class _Run:
             values[place] = output[start:stop]
         operation = self._region.operations[0]
         try:
-            for operation, given in calls:
-                if given is not None:
-                    operation.function(*given)
-                    continue
+            for operation in self._region.operations:
                 if operation.has_out:
                     operation.function(*operation.fetch(values))
                 else:

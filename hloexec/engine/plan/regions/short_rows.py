@@ -1,9 +1,8 @@
 """Regions of short rows: where NumPy's loops would be as short, blocks are computed by columns.
 
 Where an operand repeats elements along one of the last dimensions, NumPy cannot go through all of a block in one loop:
-it starts one for each row, which takes longer than three or four elements do. Either a function is called for each
-column, or, in regions that have many such functions, the values of a block lie in memory column by column, so that each
-loop goes through all rows.
+it starts one for each row, which takes longer than three or four elements do. In regions that have many such functions,
+the values of a block lie in memory column by column, so that each loop goes through all rows.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from hloexec.core.dtypes import DType
 from hloexec.core.values import Array
@@ -31,21 +28,6 @@ def has_short_rows(row: tuple[int, ...]) -> bool:
 def has_few_columns(rows: int, dimensions: Iterable[tuple[int, ...]]) -> bool:
     """Whether values of so many rows of these dimensions may lie column by column."""
     return rows >= _LEAST_ROWS and all(prod(row) <= _MOST_COLUMNS for row in dimensions)
-
-
-def by_columns(function: np.ufunc) -> Any:
-    """The function of operands and of the array to fill, of blocks whose rows are short; operands of one element stand
-    for all."""
-
-    def compute(*arrays: Array) -> None:
-        out = arrays[-1]
-        if len(out) < _LEAST_ROWS or all(array.size == 1 or array.flags.c_contiguous for array in arrays):
-            function(*arrays)
-            return
-        for column in np.ndindex(out.shape[1:]):
-            function(*(array if array.size == 1 else array[:, *column] for array in arrays))
-
-    return compute
 
 
 def laid_in_columns(memory: Array, count: int, row: tuple[int, ...], dtype: DType) -> Array:

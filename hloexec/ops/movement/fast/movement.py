@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import methodcaller
-from typing import Any
 
 import numpy as np
 
@@ -35,22 +34,6 @@ class Joining:
         return np.concatenate(operands, self.axis, out=np.empty(self.sizes, self.storage))
 
 
-@frozen
-class Stacking:
-    """The kernel that puts arrays of one type side by side along a new dimension, in a new one in row-major order."""
-
-    axis: int
-    sizes: Dimensions
-    storage: DType
-
-    def __call__(self, *operands: Array) -> Array:
-        result = np.empty(self.sizes, self.storage)
-        before: tuple[Any, ...] = (slice(None),) * self.axis
-        for place, operand in enumerate(operands):
-            result[(*before, place)] = operand
-        return result
-
-
 @fast("concatenate")
 class FastConcatenate:
     """For operands of one type."""
@@ -73,7 +56,7 @@ class FastConcatenate:
             behind = attributes.dimension - prefix_length(shape.dimensions, count) + 1
             return lambda *blocks: np.concatenate(blocks[:-1], behind, out=blocks[-1])
 
-        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind, fills=True, moves=True)
+        return RowForm(prefixes(shape.dimensions[: attributes.dimension]), bind, fills=True)
 
 
 @fast("pad")
@@ -100,7 +83,7 @@ class FastPad:
             behind = padding[prefix_length(shape.dimensions, count) :]
             return partial(_fill_padded, (_NO_PADDING, *behind))
 
-        return RowForm(prefixes(shape.dimensions[:whole]), bind, fills=True, moves=True)
+        return RowForm(prefixes(shape.dimensions[:whole]), bind, fills=True)
 
 
 _NO_PADDING = PaddingDimension(0, 0, 0)

@@ -11,7 +11,7 @@
    program that no step fills is computed by a pure step.
 7. The annotations of loops (counters, buffers, compared leaves) fit their plans.
 
-With `HLOEXEC_CHECK_PLANS=1` the check runs after every pass; the tests set it.
+`tests/conftest.py` has each plan checked after every pass.
 """
 
 from __future__ import annotations
