@@ -194,7 +194,7 @@ def unshard_outputs(
     shardings = _shardings(source, sharding, declared)
     if len(shardings) != len(shapes):
         raise InputError(f"the result has {len(shapes)} arrays, but {len(shardings)} before partitioning")
-    rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
+    rows = _rows(outputs, declared)
     names = [_leaf_name(index) for index, _ in leaf_shapes(declared)]
     columns = zip(*rows, strict=True) if names else []
     wholes = iter([_whole(*entry, topology) for entry in zip(columns, shardings, shapes, names, strict=True)])
@@ -227,7 +227,7 @@ def shards_of_result(
     topology = topology_of(module, replicas, partitions)
     declared = module.entry.result_shape
     shardings = _shardings(module if before is None else before, sharding, declared)
-    rows = [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
+    rows = _rows(outputs, declared)
     found = {}
     for (index, shape), stated, *own in zip(leaf_shapes(declared), shardings, *rows, strict=True):
         array = whole[label_of(index)]
@@ -421,6 +421,11 @@ def _mapped(value: object, shape: Shape, what: str, leaf: Callable[[Any, _Leaf],
         return list(zip(current, declared.elements, strict=True))
 
     return rebuilt((value, shape), parts, lambda node: leaf(*node))
+
+
+def _rows(outputs: Sequence[object], declared: Shape) -> list[list[Any]]:
+    """The leaves of the output of each device."""
+    return [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
 
 
 def _leaves(value: object, shape: Shape, what: str) -> list[Any]:

@@ -92,8 +92,6 @@ def schedule(computation: Computation, effectful: frozenset[str], *, is_schedule
     roots = [computation.root]
     if computation.name in effectful:
         roots = [*(instruction for instruction in computation if _has_effect(instruction, effectful)), *roots]
-    if is_scheduled and _is_in_order(computation):
-        return _needed(computation, roots)
     depth_first = after_dependencies(computation, roots)
     live = {instruction.name for instruction in depth_first}
     textual = after_dependencies(computation, [entry for entry in computation if entry.name in live])
@@ -189,29 +187,6 @@ def _is_ready(
             pending.append(needed)
     group.update(reversed(before.items()))
     return True
-
-
-def _is_in_order(computation: Computation) -> bool:
-    """Whether each instruction of the text stands behind what it depends on."""
-    seen: set[str] = set()
-    for instruction in computation.instructions:
-        if not (seen.issuperset(instruction.operands) and seen.issuperset(instruction.control_predecessors)):
-            return False
-        seen.add(instruction.name)
-    return True
-
-
-def _needed(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:
-    """The roots and what they need, in the order of the text, in which each stands behind its dependencies."""
-    live = {root.name for root in roots}
-    order = []
-    for instruction in reversed(computation.instructions):
-        if instruction.name in live:
-            order.append(instruction)
-            live.update(instruction.operands)
-            live.update(instruction.control_predecessors)
-    order.reverse()
-    return order
 
 
 def _dependencies(computation: Computation, instruction: Instruction) -> list[Instruction]:

@@ -42,18 +42,14 @@ class Code:
     function: Callable[..., Any] = attrs.field(init=False)
 
 
-def sources(code: Code) -> Iterator[str]:
-    """The source of a function and of those that it calls, callees first."""
-    seen: set[int] = set()
-    pending: list[tuple[Code, bool]] = [(code, False)]
-    while pending:
-        current, is_ready = pending.pop()
-        if is_ready:
-            yield current.source
-        elif id(current) not in seen:
-            seen.add(id(current))
-            pending.append((current, True))
-            pending.extend((callee, False) for callee in reversed(current.callees))
+def sources(code: Code, seen: set[int] | None = None) -> Iterator[str]:
+    """The source of a function and of those that it calls, callees first; none of those that are `seen`."""
+    seen = set() if seen is None else seen
+    if id(code) not in seen:
+        seen.add(id(code))
+        for callee in code.callees:
+            yield from sources(callee, seen)
+        yield code.source
 
 
 def place_of(error: BaseException, context: Context | None) -> tuple[Step, Context | None] | None:
