@@ -88,6 +88,13 @@ def of_class(operands: Sequence[Any], places: Sequence[int], parts: Sequence[int
     return found
 
 
+def split(operands: Sequence[Any]) -> tuple[list[int], Classes, tuple[tuple[int, ...], ...]]:
+    """The places of operands that devices hold several values of, the coarsest classes that agree on all of them, and
+    of each class which part of each of these operands is its own."""
+    places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
+    return places, *joined(tuple(operands[place].classes for place in places))
+
+
 def combined(classes: Classes, values: Sequence[object]) -> Any:
     """One value per class, those of equal classes merged where that is easily seen."""
     keys = [_key(value) for value in values]

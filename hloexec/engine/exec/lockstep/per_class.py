@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hloexec.core.values import flat
-from hloexec.engine.devices.varying import Varying, belongs_to_one, combined, joined, last_uses, members, of_class
+from hloexec.engine.devices.varying import Varying, belongs_to_one, combined, last_uses, members, of_class, split
 from hloexec.engine.exec.ownership import free_classes, is_held_twice
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.optimization_errors import warn_of_failure
@@ -30,8 +30,7 @@ class EachClass:
     def run(self, devices: tuple[int, ...], step: Step, operands: Sequence[Any], slots: list[Any]) -> None:
         """Run a kernel with operands that differ between `devices`, and store its results in their slots."""
         assert step.function is not None
-        places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
-        classes, rows = joined(tuple(operands[place].classes for place in places))
+        places, classes, rows = split(operands)
         holders = members(devices, classes)
         freed: list[tuple[int, int]] = []
         reused: list[bool] | None = None

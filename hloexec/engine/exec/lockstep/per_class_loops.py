@@ -16,7 +16,7 @@ import attrs
 
 from hloexec.core.structs import define
 from hloexec.engine.devices.topology import Topology
-from hloexec.engine.devices.varying import Classes, Varying, joined, members, of_class
+from hloexec.engine.devices.varying import Classes, Varying, joined, members, of_class, split
 from hloexec.engine.exec.tasks import Frame
 from hloexec.engine.plan.spread import spread_of
 from hloexec.engine.plan.steps import COMMUNICATION, Plan, Step, While, inner_plans
@@ -47,9 +47,6 @@ def parts_of_loop(
     `operands` are those of the step, of a plan that `devices` run together.
     """
     assert isinstance(step.flow, While)
-    places = [place for place, operand in enumerate(operands) if type(operand) is Varying]
-    if not places:
-        return None
     same: Classes = (0,) * len(devices)
     partitions = tuple(value.classes if type(value) is Varying else same for value in operands)
     known = _verdicts.setdefault(step.flow, {})
@@ -57,7 +54,7 @@ def parts_of_loop(
         known[partitions] = _pays(plan, step, partitions)
     if not known[partitions]:
         return None
-    classes, rows = joined(tuple(operands[place].classes for place in places))
+    places, classes, rows = split(operands)
     held = (of_class(operands, places, row) for row in rows)
     return classes, list(map(ClassOperands, members(devices, classes), held))
 

@@ -357,70 +357,49 @@ def _is_settled(entry: Entry, instruction: Instruction, numerics: NumericsPolicy
 def _in_orders_of(entry: Entry, function: Callable[..., Any], orders: tuple[MemoryOrder | None, ...]) -> Any:
     """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned."""
     is_library = entry.role is Role.LIBRARY
-    arrange = _all_in_orders if is_library else _in_orders
     if hasattr(function, "of_each"):
-        return _EachInOrders(function, partial(arrange, _as_given, orders))
+        return _EachInOrders(function, orders, is_library)
     if is_library or len(orders) != 2:
-        return partial(arrange, function, orders)
+        return _InOrders(function, orders, is_library)
     first, second = orders
     return lambda lhs, rhs, **out: function(in_order(lhs, first), in_order(rhs, second), **out)
 
 
 @frozen(eq=False)
-class _EachInOrders:
-    """What `arrange` makes of a kernel that rounds at random, also for several lists of operands at once."""
+class _InOrders:
+    """A kernel that is given operands in their orders.
+
+    Integers that are repeated, as the places beside the values of an argmin, stay as they are: nothing about them
+    rounds, and a copy may be the largest array of a run. Only library calls may take arrays to be without gaps.
+    """
 
     kernel: Any
-    arrange: Callable[..., Sequence[Any]]
+    orders: Sequence[MemoryOrder | None]
+    is_library: bool
 
-    def __call__(self, *operands: object) -> Any:
-        return self.kernel(*self.arrange(*operands))
+    def __call__(self, *operands: object, **out: object) -> Any:
+        return self.kernel(*map(self.arranged, operands, self.orders), **out)
+
+    def arranged(self, operand: object, order: MemoryOrder | None) -> object:
+        if not isinstance(operand, np.ndarray):
+            return operand
+        is_repeated = not self.is_library and operand.dtype.kind in "biu" and 0 in operand.strides
+        return operand if is_repeated else in_order(operand, order)
+
+
+@frozen(eq=False)
+class _EachInOrders(_InOrders):
+    """The same of a kernel that rounds at random, also for several lists of operands at once."""
 
     def of_each(self, given: Sequence[Sequence[Any]]) -> list[Any] | None:
-        found: list[Any] | None = self.kernel.of_each([self.arrange(*operands) for operands in given])
+        arranged = [list(map(self.arranged, operands, self.orders)) for operands in given]
+        found: list[Any] | None = self.kernel.of_each(arranged)
         return found
-
-
-def _as_given(*operands: Any) -> Sequence[Any]:
-    return operands
 
 
 def _as_declared(convert: Callable[..., Any], kernel: Callable[..., Any], *operands: object) -> Any:
     value = kernel(*operands)
     return convert(*flat(value)) if isinstance(value, tuple) else convert(value)
-
-
-def _in_orders(
-    kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
-) -> Any:
-    """A kernel whose bits may depend on memory order, applied to operands in the order that the plan assigned.
-
-    Integers that are repeated, as the places beside the values of an argmin, stay as they are: nothing about them
-    rounds, and a copy may be the largest array of a run.
-    """
-    return kernel(
-        *[
-            operand if _repeats_integers(operand) else _ordered(operand, order)
-            for operand, order in zip(operands, orders, strict=True)
-        ],
-        **out,
-    )
-
-
-def _repeats_integers(value: object) -> bool:
-    """Whether a value is an array of integers of which a broadcast has made more."""
-    return isinstance(value, np.ndarray) and value.dtype.kind in "biu" and 0 in value.strides
-
-
-def _all_in_orders(
-    kernel: Callable[..., Any], orders: Sequence[MemoryOrder | None], *operands: object, **out: object
-) -> Any:
-    """`_in_orders` for library calls, which may take arrays to be without gaps."""
-    return kernel(*map(_ordered, operands, orders), **out)
-
-
-def _ordered(operand: object, order: MemoryOrder | None) -> object:
-    return in_order(operand, order) if isinstance(operand, np.ndarray) else operand
 
 
 def _result_types(site: Site) -> tuple[ElementType | None, ...] | None:
