@@ -73,25 +73,12 @@ class Room:
     last: Layout
 
 
-@frozen(eq=False)
-class Division:
-    """The blocks of a region: the usual ones, and others that take less memory where an output has room for scratch.
-
-    Where an input is overwritten instead of that output, the blocks are the usual ones.
-    """
-
-    usual: Layout
-    room: Room | None
-
-    @property
-    def scratch_bytes(self) -> int:
-        """What scratch takes beside the outputs."""
-        return self.usual.scratch_bytes if self.room is None else self.room.last.scratch_bytes
-
-
-def divided(program: BlockProgram, rows: int, row_bytes: int, work: int, output_bytes: Sequence[int]) -> Division:
+def divided(
+    program: BlockProgram, rows: int, row_bytes: int, work: int, output_bytes: Sequence[int]
+) -> tuple[Layout, Room | None]:
     """The blocks of a region of so many rows, each of which takes `row_bytes` in all arrays together, if all parts
-    together make `work` bytes, and the outputs are of these."""
+    together make `work` bytes, and the outputs are of these: the usual ones, and others that take less memory where an
+    output has room for scratch. Where an input is overwritten instead of that output, the blocks are the usual ones."""
     usual = program.usual_row_bytes()
     weight = _ROUNDING if program.is_rounded else 1
     is_shared = not program.is_by_columns or rows * usual >= 2 * _COLUMNS_BYTES
@@ -107,8 +94,8 @@ def divided(program: BlockProgram, rows: int, row_bytes: int, work: int, output_
     found = _laid_out(program, rows, min(most, value_bytes // usual), threads)
     if program.is_by_columns or found.scratch_bytes < LEAST_BYTES:
         # Scratch by columns has no rows; and so little of it threads keep.
-        return Division(found, None)
-    return Division(found, _room(program, rows, min(most, _ROOMY_VALUE_BYTES // usual), threads, output_bytes))
+        return found, None
+    return found, _room(program, rows, min(most, _ROOMY_VALUE_BYTES // usual), threads, output_bytes)
 
 
 def _laid_out(program: BlockProgram, rows: int, most: int, threads: int) -> Layout:

@@ -85,9 +85,10 @@ class Region:
             if program.places.values[place] is not None and not (place < len(inputs) and self._is_whole[place])
         )
         work = sum(shapes[part.step.result].byte_size for part in parts)
-        self._division = divided(program, rows, live, work, [shape.byte_size for shape in self._shapes])
-        self.block = self._division.usual.block
-        self.scratch_bytes = self._division.scratch_bytes
+        self._usual, self._room = divided(program, rows, live, work, [shape.byte_size for shape in self._shapes])
+        self.block = self._usual.block
+        self.scratch_bytes = (self._usual if self._room is None else self._room.last).scratch_bytes
+        """What scratch takes beside the outputs."""
 
     def __call__(self, *operands: Array, out: Array | None = None) -> Any:
         """The outputs; the first may take the place of the operand that is overwritten."""
@@ -116,9 +117,9 @@ class Region:
             target if has_target and not number else empty(shape.dimensions, shape.element_type.storage)
             for number, shape in enumerate(self._shapes)
         ]
-        room = self._division.room
+        room = self._room
         if room is None or (has_target and not room.output):
-            _Run(self, operands, results, self._division.usual, self.rows).run()
+            _Run(self, operands, results, self._usual, self.rows).run()
         else:
             largest: Any = results[room.output]
             first = self.rows - room.rows
