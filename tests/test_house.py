@@ -158,6 +158,7 @@ NO_OPCODES = {
     "engine/sharding.py": "tuple",
     "language/literals/npz.py": "tuple",
     "language/text/attributes/geometry.py": "pad",
+    "language/text/attributes/printing.py": "pad",
     "language/text/attributes/shardings.py": "iota",
     "language/text/dumps/buffer_assignment.py": "constant parameter",
     "language/text/dumps/buffer_assignment_printer.py": "constant parameter",

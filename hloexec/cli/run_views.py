@@ -154,7 +154,7 @@ class PageView:
 
     def result(self, outcome: Outcome) -> None:
         from hloexec.report.judging.comparison import comparison_view, verdict_line
-        from hloexec.report.layout import titled
+        from hloexec.report.layout import Titled
         from hloexec.report.tables import values_table
 
         comparison, against = outcome.comparison, outcome.against
@@ -162,7 +162,7 @@ class PageView:
             self._parts.insert(0, verdict_line(comparison))
             with_what = against if against is not None else "the snapshot's result"
             view = comparison_view(comparison, devices=len(outcome.ran.results))
-            self._parts.append(titled(f"compared with {with_what}", "", view))
+            self._parts.append(Titled(f"compared with {with_what}", "", view))
         self._parts.append(values_table("result", outcome.rows))
 
     def close(self) -> None:

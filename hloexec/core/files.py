@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from hloexec.core.wording import byte_text
 from hloexec.errors import InputError, ResourceError, os_errors_named
+
+FilePath: TypeAlias = str | os.PathLike[str]
+"""What names a file or a folder."""
 
 _ABANDONED_SECONDS = 3600
 """What another machine writes to the same disk is younger."""
@@ -35,7 +38,7 @@ _RESERVE = 64 << 20
 """Bytes of a disk that are left to others."""
 
 
-def irregularity(path: str | os.PathLike[str]) -> str | None:
+def irregularity(path: FilePath) -> str | None:
     """Why a path cannot be read as a file, as a clause: what waits for ever, never ends, or leads nowhere."""
     try:
         mode = os.stat(path).st_mode
@@ -46,7 +49,7 @@ def irregularity(path: str | os.PathLike[str]) -> str | None:
     return next((f"it is {kind}, not a file" for is_kind, kind in _KINDS if is_kind(mode)), None)
 
 
-def opened(path: str | os.PathLike[str], *, from_shell: bool = False) -> BinaryIO:
+def opened(path: FilePath, *, from_shell: bool = False) -> BinaryIO:
     """A file, opened for reading; OSError where it is no regular one. `from_shell` allows standard input and `<(…)`,
     which can be read once and in order."""
     is_handed = from_shell and os.fspath(path).startswith(_HANDED_BY_SHELL)
@@ -57,7 +60,7 @@ def opened(path: str | os.PathLike[str], *, from_shell: bool = False) -> BinaryI
 
 
 @contextmanager
-def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_atomically(path: FilePath) -> Iterator[BinaryIO]:
     """A binary file to write that takes its name only when the block ends well.
 
     It has no name while it is written, where the system can do that, so that nothing stays of a process that is killed;
@@ -101,7 +104,7 @@ def _nameless_file(folder: str) -> int | None:
         return None
 
 
-def require_writable(path: str | os.PathLike[str]) -> None:
+def require_writable(path: FilePath) -> None:
     """Raise InputError if `open_atomically` could not write a file, before a long run instead of after it."""
     name = os.fspath(path)
     if not name:
@@ -122,7 +125,7 @@ _OTHER_FORMATS = frozenset(
 """The endings of files' names that say what is in them."""
 
 
-def require_ending(path: str | os.PathLike[str], what: str, endings: tuple[str, ...]) -> None:
+def require_ending(path: FilePath, what: str, endings: tuple[str, ...]) -> None:
     """Raise InputError where the name of a file ends like those of another format than what is written to it."""
     name = os.fspath(path)
     ending = os.path.splitext(name)[1].removeprefix(".").lower()
@@ -131,7 +134,7 @@ def require_ending(path: str | os.PathLike[str], what: str, endings: tuple[str, 
         raise InputError(f"{name!r} ends like a file of another format: {what} is written, so name it {instead!r}")
 
 
-def require_new_folder(path: str | os.PathLike[str]) -> None:
+def require_new_folder(path: FilePath) -> None:
     """Raise InputError if `new_folder` could not make the folder, before a long run instead of after it."""
     folder = Path(path)
     if not os.fspath(path):
@@ -150,7 +153,7 @@ def require_new_folder(path: str | os.PathLike[str]) -> None:
         raise InputError(f"cannot write {os.fspath(path)!r}: {os.fspath(parent)!r} cannot be written to")
 
 
-def new_folder(path: str | os.PathLike[str]) -> Path:
+def new_folder(path: FilePath) -> Path:
     """Make a folder, with those above it; InputError where it cannot be, or has something in it."""
     require_new_folder(path)
     with os_errors_named(f"make the folder {os.fspath(path)!r}"):
@@ -159,7 +162,7 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def whole_folder(path: str | os.PathLike[str], *, replace: bool = False) -> Iterator[Path]:
+def whole_folder(path: FilePath, *, replace: bool = False) -> Iterator[Path]:
     """A folder to fill, which takes its name only when the block ends well.
 
     On any exception nothing stays of it. Of several processes the first wins and the others get InputError, unless they
@@ -231,12 +234,12 @@ def _remove_abandoned(target: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def free_bytes(path: str | os.PathLike[str]) -> int:
+def free_bytes(path: FilePath) -> int:
     """What may still be written to a folder that is there or is to be made, a reserve left aside."""
     return max(0, shutil.disk_usage(_existing_parent(Path(path))).free - _RESERVE)
 
 
-def require_room(path: str | os.PathLike[str], needed: int, limit: int | None, what: str, advice: str) -> None:
+def require_room(path: FilePath, needed: int, limit: int | None, what: str, advice: str) -> None:
     """Raise ResourceError where `needed` bytes are more than `limit`, or than the folder's disk has free."""
     free = free_bytes(path)
     is_limited = limit is not None and limit < free

@@ -16,6 +16,12 @@ WHOLE = "value"
 """The label of a value that is no tuple."""
 _LABEL = re.compile(r"\d{1,9}(\.\d{1,9})*", re.ASCII)
 
+Ints: TypeAlias = tuple[int, ...]
+"""Sizes, axes, or the index of a leaf."""
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""Names, each with a text."""
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array of any element type and shape; element types that NumPy lacks are those of ml_dtypes."""
 Arrays: TypeAlias = tuple[Array, ...]

@@ -5,7 +5,8 @@ Nothing outside this package and the command line imports rich.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
@@ -16,6 +17,12 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import count_text
 from hloexec.errors import printable
 
+Command: TypeAlias = Callable[..., str]
+"""Writes a command to go on with, from its name and its arguments."""
+Parts: TypeAlias = list[RenderableType]
+"""What is shown, one below the other."""
+
+_ALL_SHOWN = "--top 0 shows all"
 _PLAIN_WIDTH = 240
 _LEAST_WIDTH, _LEAST_NAME_WIDTH = 16, 24
 """Columns of text, and those of names, are no narrower than this, or than their longest text."""
@@ -41,9 +48,14 @@ def show(renderable: RenderableType) -> None:
     if console.is_terminal:
         console.print(WithoutControls(renderable), crop=False)
         return
+    print(captured(console, WithoutControls(renderable), crop=False))
+
+
+def captured(console: Console, renderable: RenderableType, *, crop: bool = True) -> str:
+    """What a console would print, without trailing blanks."""
     with console.capture() as capture:
-        console.print(WithoutControls(renderable), crop=False)
-    print("\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n")))
+        console.print(renderable, crop=crop)
+    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
 
 
 @frozen
@@ -89,7 +101,11 @@ def plain_table(
 
 
 class _PlainTable(Table):
-    """A table that becomes a paragraph for each row where the console is too narrow for its columns."""
+    """A table that becomes a paragraph for each row where the console is too narrow for its columns; of no string is a
+    part taken for markup."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         needed = sum(map(_least_width, self.columns)) + 2 * (len(self.columns) - 1)
@@ -134,24 +150,35 @@ def _paragraph(headers: Sequence[Text], cells: Sequence[Text], width: int) -> It
     yield line
 
 
-def rest_text(count: int, hint: str = "--top 0 shows all") -> Text:
+def rest_text(count: int, hint: str = _ALL_SHOWN) -> Text:
     """How many more rows there are, and how to see them."""
     return Text(f"… and {count_text(count)} more ({hint})", style="dim")
 
 
-def with_rest(table: RenderableType, count: int, top: int, hint: str = "--top 0 shows all") -> RenderableType:
+def with_rest(table: RenderableType, count: int, top: int, hint: str = _ALL_SHOWN) -> RenderableType:
     """A table of the first `top` of so many rows, 0 for all, and how many more there are where that leaves some out."""
     return Group(table, rest_text(count - top, hint)) if 0 < top < count else table
 
 
-def titled(title: str, remark: str, body: RenderableType) -> Titled:
-    """A part of a report, behind an empty line."""
-    return Titled(title, remark, body)
+def listed(
+    title: str,
+    remark: str,
+    rows: Sequence[Sequence[RenderableType]],
+    *folded: str,
+    top: int = 0,
+    hint: str = _ALL_SHOWN,
+    **columns: Any,
+) -> Titled:
+    """A titled table of the first `top` rows, 0 for all; `plain_table` says what the columns are."""
+    table = plain_table(*folded, **columns)
+    for row in rows[: top or None]:
+        table.add_row(*row)
+    return Titled(title, remark, with_rest(table, len(rows), top, hint))
 
 
 @frozen
 class Titled:
-    """A part of a report with a title, and what there is to say beside it."""
+    """A part of a report, behind an empty line, with a title, and what there is to say beside it."""
 
     title: str
     remark: str

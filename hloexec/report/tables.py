@@ -6,7 +6,7 @@ computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -18,7 +18,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import part_label
 from hloexec.core.wording import byte_text, count_text, number_text, plural
 from hloexec.ops.registry import Entry, Role
-from hloexec.report.layout import plain_table, titled, with_rest
+from hloexec.report.layout import Command, Parts, Titled, listed, plain_table, with_rest
 from hloexec.report.registry import Report
 from hloexec.report.units import flop_text
 from hloexec.tools.summary import ComputationSummary, Summary, summarize
@@ -32,7 +32,7 @@ _MOST_LEAVES = 8
 _HASH_DIGITS = 8
 
 
-def extract_command(command: Callable[..., str], path: str, instruction: str, device: int, *more: str) -> str:
+def extract_command(command: Command, path: str, instruction: str, device: int, *more: str) -> str:
     """The command that extracts one run of an instruction, as `command` writes commands."""
     on_device = ("--device", str(device)) if device else ()
     return command("extract", "--instruction", path, *more, "-o", f"{instruction}.slice", *on_device)
@@ -63,7 +63,7 @@ def values_table(title: str, rows: Sequence[tuple[str, LeafStatistics]]) -> Rend
     """One row per leaf: its label, type, range, moments, what is not finite, and the start of its hash."""
     remark = f"{plural(len(rows), 'array')}, {byte_text(sum(leaf.byte_size for _, leaf in rows))}"
     body: RenderableType = _values(rows[:_MOST_ROWS]) if rows else Text("none", style="dim")
-    return titled(title, remark if rows else "", with_rest(body, len(rows), _MOST_ROWS, "--json lists all"))
+    return Titled(title, remark if rows else "", with_rest(body, len(rows), _MOST_ROWS, "--json lists all"))
 
 
 def _values(rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
@@ -80,7 +80,7 @@ def _values(rows: Sequence[tuple[str, LeafStatistics]]) -> RenderableType:
     columns["hash"] = [Text(leaf.hash[:_HASH_DIGITS], style="dim") for leaf in leaves]
     table = plain_table("", "shape", figures=tuple(columns))
     for (label, leaf), *cells in zip(rows, *columns.values(), strict=True):
-        table.add_row(Text(label), Text(str(ArrayShape(leaf.element_type, leaf.dimensions))), *cells)
+        table.add_row(label, str(ArrayShape(leaf.element_type, leaf.dimensions)), *cells)
     return table
 
 
@@ -91,7 +91,7 @@ def _strange(count: int) -> Text:
 def summary_view(summary: Summary) -> RenderableType:
     """Everything `hloexec info` says."""
     line = module_line(summary.name, summary.instructions, summary.computations, summary.devices)
-    parts: list[RenderableType] = [line, _facts(summary), _parameters(summary)]
+    parts: Parts = [line, _facts(summary), _parameters(summary)]
     if summary.contractions:
         parts.append(_contractions(summary))
     parts.append(_histogram("opcodes", summary.opcodes))
@@ -101,9 +101,9 @@ def summary_view(summary: Summary) -> RenderableType:
     if summary.unsupported:
         told = [*map(str, summary.unsupported), *([] if summary.remedy is None else [summary.remedy])]
         lines = Text("\n".join(told), style="yellow")
-        parts.append(titled("not supported yet", plural(len(summary.unsupported), "item"), lines))
+        parts.append(Titled("not supported yet", plural(len(summary.unsupported), "item"), lines))
     if summary.notes:
-        parts.append(titled("notes", "", Text("\n".join(map(str, summary.notes)))))
+        parts.append(Titled("notes", "", "\n".join(map(str, summary.notes))))
     return Group(*parts)
 
 
@@ -124,8 +124,8 @@ def _facts(summary: Summary) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, Text(value))
-    return Group(Text(""), table)
+        table.add_row(name, value)
+    return Group("", table)
 
 
 def _shape_text(shape: Shape) -> str:
@@ -144,49 +144,60 @@ def _parameters(summary: Summary) -> RenderableType:
     table.add_column("shape", overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
     for entry in summary.parameters[:_MOST_ROWS]:
-        table.add_row(str(entry.number), Text(entry.name), Text(_shape_text(entry.shape)), byte_text(entry.byte_size))
+        table.add_row(str(entry.number), entry.name, _shape_text(entry.shape), byte_text(entry.byte_size))
     remark = f"{count_text(len(summary.parameters))}, {byte_text(summary.parameter_bytes)}"
     if len(summary.parameters) > _MOST_ROWS:
         table.add_row("", f"… and {len(summary.parameters) - _MOST_ROWS} more", "(--json lists all)", "")
-    return titled("parameters", remark, table if summary.parameters else Text("none", style="dim"))
+    return Titled("parameters", remark, table if summary.parameters else Text("none", style="dim"))
 
 
 def _contractions(summary: Summary) -> RenderableType:
-    table = plain_table(names=("",), figures=("instructions", "runs", "FLOPs", "bytes"))
-    for entry in summary.contractions:
-        counts = (count_text(entry.instructions), count_text(entry.runs))
-        table.add_row(Text(entry.kind), *counts, flop_text(entry.flops), byte_text(entry.byte_count))
+    rows = [
+        (
+            each.kind,
+            count_text(each.instructions),
+            count_text(each.runs),
+            flop_text(each.flops),
+            byte_text(each.byte_count),
+        )
+        for each in summary.contractions
+    ]
     remark = f"{flop_text(summary.flops)} per device"
     if summary.devices > 1:
         remark += f", {flop_text(summary.flops * summary.devices)} in all"
-    return titled("contractions", remark, table)
+    figures = ("instructions", "runs", "FLOPs", "bytes")
+    return listed("contractions", remark, rows, names=("",), figures=figures)
 
 
 def computations_view(summary: Summary, computations: Sequence[ComputationSummary]) -> RenderableType:
     """One row per computation: what calls it, how much is in it, how often it runs, and what it gives."""
     line = module_line(summary.name, summary.instructions, summary.computations, summary.devices)
-    folded = ("computation", "called by", "result")
-    table = plain_table(*folded, figures=("instructions", "runs", "FLOPs", "inputs"))
-    for entry in computations[:_MOST_ROWS]:
+
+    def cells(entry: ComputationSummary) -> Parts:
         caller = f"{entry.calling_opcode} {entry.calling_instruction}" if entry.calling_instruction is not None else ""
-        table.add_row(
-            Text(entry.name, style="bold" if entry.name == summary.entry_name else ""),
-            Text("the entry" if entry.name == summary.entry_name else caller),
-            Text(_shape_text(entry.result_shape)),
+        is_entry = entry.name == summary.entry_name
+        return [
+            Text(entry.name, style="bold" if is_entry else ""),
+            "the entry" if is_entry else caller,
+            _shape_text(entry.result_shape),
             count_text(entry.instructions),
             count_text(entry.runs),
             flop_text(entry.flops) if entry.flops else "",
             byte_text(entry.parameter_bytes),
-        )
-    count = len(computations)
-    body = with_rest(table, count, _MOST_ROWS, "--json lists all")
-    return Group(line, titled("computations", count_text(count), body))
+        ]
+
+    names, figures = ("computation", "called by", "result"), ("instructions", "runs", "FLOPs", "inputs")
+    count, hint = count_text(len(computations)), "--json lists all"
+    table = listed(
+        "computations", count, list(map(cells, computations)), *names, figures=figures, top=_MOST_ROWS, hint=hint
+    )
+    return Group(line, table)
 
 
 def _histogram(title: str, counts: Mapping[str, int]) -> RenderableType:
     """Names and counts in as many columns as fit, largest first, read downwards."""
     cells = [Text.assemble((f"{count_text(count):>6} ", "cyan"), name) for name, count in counts.items()]
-    return titled(title, plural(len(counts), "kind"), _Flow(cells))
+    return Titled(title, plural(len(counts), "kind"), _Flow(cells))
 
 
 class _Flow:

@@ -19,7 +19,7 @@ from hloexec.core.ir import ArrayShape
 from hloexec.core.precision import largest_number, least_number, part_type, smallest_normal
 from hloexec.core.structs import frozen
 from hloexec.core.system_memory import memory_limit_bytes
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Ints
 from hloexec.core.wording import byte_text
 from hloexec.engine.inputs.distributions import random_array
 from hloexec.engine.inputs.ranges import Range
@@ -60,7 +60,7 @@ class Elements:
 
     numbers: st.SearchStrategy[Any]
     """Python's numbers, that round to elements."""
-    bulk: Callable[[tuple[int, ...], int], Array]
+    bulk: Callable[[Ints, int], Array]
     """From the sizes of a large array and a seed, the array."""
 
 
@@ -129,7 +129,7 @@ def _array_shape(value: object) -> ArrayShape:
 
 
 @st.composite
-def array_of(draw: st.DrawFn, dimensions: tuple[int, ...], element_type: ElementType, elements: Elements) -> Array:
+def array_of(draw: st.DrawFn, dimensions: Ints, element_type: ElementType, elements: Elements) -> Array:
     """An array of an element type, its elements drawn from `elements`."""
     count = int(np.prod(dimensions, dtype=object))
     if count <= _MOST_DRAWN:
@@ -155,7 +155,7 @@ def _elements_of(element_type: ElementType, limits: _Limits) -> Elements:
     """The elements of a type within limits; InputError where there are none."""
     within = _range(element_type, limits) if limits.is_bounded and element_type.kind is not Kind.PRED else None
 
-    def bulk(dimensions: tuple[int, ...], seed: int) -> Array:
+    def bulk(dimensions: Ints, seed: int) -> Array:
         if within is not None:
             return within.random_array(element_type, dimensions, (seed, 0))
         return random_array(element_type, dimensions, ANYTHING, "normal", (seed, 0))

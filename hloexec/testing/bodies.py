@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
+from typing import TypeVar
 
 import attrs
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from hloexec.testing.arrays import arrays
 from hloexec.testing.shapes import shapes
 
 Dimensions = tuple[int, ...]
+_Choice = TypeVar("_Choice")
 PRED, INDEX = element_type("pred"), element_type("s32")
 _MOST_CONSTANT = 16
 """Elements of constants that are written out."""
@@ -138,6 +140,18 @@ class Body:
     def draw(self) -> st.DrawFn:
         return self.program.draw
 
+    def integer(self, low: int, high: int) -> int:
+        """An integer between two, both included."""
+        return self.draw(st.integers(low, high))
+
+    def flag(self) -> bool:
+        """A truth value."""
+        return self.draw(st.booleans())
+
+    def one_of(self, choices: Sequence[_Choice]) -> _Choice:
+        """One of several, the first of which are the simplest."""
+        return self.draw(st.sampled_from(choices))
+
     def emit(self, shape: ArrayShape, call: str) -> Value:
         """Write an instruction whose result others may take."""
         value = Value(self.line("v", str(shape), call), shape)
@@ -156,10 +170,10 @@ class Body:
         All is drawn whether it is used or not: examples get simpler only by what does not make them longer.
         """
         fitting = [value for value in self.values if fits(value)]
-        shape, way = self.draw(new), self.draw(st.integers(0, 4))
+        shape, way = self.draw(new), self.integer(0, 4)
         if way == 0 or not fitting:
             return self.source(shape)
-        return fitting[-1] if way < 3 else self.draw(st.sampled_from(fitting))
+        return fitting[-1] if way < 3 else self.one_of(fitting)
 
     def operand(
         self, kinds: Sequence[ElementType], min_rank: int = 0, max_rank: int | None = None, most: int | None = None
@@ -190,7 +204,7 @@ class Body:
     def source(self, shape: ArrayShape) -> Value:
         """A new parameter or constant."""
         is_small = shape.element_count <= _MOST_CONSTANT
-        if self.takes_parameters and not (is_small and self.draw(st.integers(0, 2)) == 2):
+        if self.takes_parameters and not (is_small and self.integer(0, 2) == 2):
             value = self.emit(shape, f"parameter({len(self.parameters)})")
             self.parameters.append(value)
             return value
@@ -208,7 +222,7 @@ class Body:
     def size(self, room: int) -> int:
         """The size of a new dimension, where the result may have `room` times as many elements as without it."""
         most = max(min(self.program.max_size, room), self.program.min_size)
-        return self.draw(st.integers(self.program.min_size, most))
+        return self.integer(self.program.min_size, most)
 
     def room(self, dimensions: Sequence[int]) -> int:
         """How many times larger an array of these sizes may become."""

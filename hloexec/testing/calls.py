@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import strategies as st
-
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape
 from hloexec.testing.bodies import INDEX, PRED, Body, Value
@@ -36,7 +34,7 @@ def _callee(body: Body) -> tuple[str, Body, Value]:
 
 def map_(body: Body, kinds: Kinds) -> None:
     first = body.operand(kinds)
-    operands = [first, *(same(body, first) for _ in range(body.draw(st.integers(0, 1))))]
+    operands = [first, *(same(body, first) for _ in range(body.integer(0, 1)))]
     callee = body.nested([ArrayShape(first.element_type)] * len(operands), is_scalar=True)
     callee.fill(1, _MOST_NESTED)
     result = callee.result()
@@ -57,7 +55,7 @@ def conditional(body: Body, kinds: Kinds) -> None:
         root = branch.operand_of(result.element_type, result.dimensions)
         branches.append(branch.finish(body.program.fresh("branch"), root.name))
         operands.append(operand.name)
-    if body.draw(st.booleans()):
+    if body.flag():
         chosen = body.operand_of(INDEX, ())
         names = f"branch_computations={{{', '.join(branches)}}}"
     else:
@@ -68,13 +66,13 @@ def conditional(body: Body, kinds: Kinds) -> None:
 
 def while_(body: Body, kinds: Kinds) -> None:
     """A loop over a counter and a few carried values, that runs some times or none."""
-    count = body.draw(st.integers(1, 3))
+    count = body.integer(1, 3)
     carried = [body.operand(body.program.element_types) for _ in range(count)]
     shapes = [ArrayShape(INDEX), *(value.shape for value in carried)]
     state = f"({', '.join(map(str, shapes))})"
     name = body.program.fresh("loop")
     _loop_body(body, name, state, shapes)
-    limit = body.draw(st.integers(0, _MOST_ITERATIONS))
+    limit = body.integer(0, _MOST_ITERATIONS)
     condition = [
         f"state = {state} parameter(0)",
         "counter = s32[] get-tuple-element(state), index=0",
@@ -85,7 +83,7 @@ def while_(body: Body, kinds: Kinds) -> None:
     names = [body.scalar(INDEX, "0"), *(value.name for value in carried)]
     start = body.line("t", state, f"tuple({', '.join(names)})")
     end = body.line("t", state, f"while({start}), condition={name}_condition, body={name}_body")
-    kept = body.draw(st.integers(1, count))
+    kept = body.integer(1, count)
     body.emit(shapes[kept], f"get-tuple-element({end}), index={kept}")
 
 

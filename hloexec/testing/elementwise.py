@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import strategies as st
-
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape
 from hloexec.ops.registry import OPCODES
@@ -42,7 +40,7 @@ def orders(kind: ElementType) -> Sequence[str]:
 def compare(body: Body, kinds: tuple[ElementType, ...]) -> None:
     lhs = body.operand(kinds)
     rhs = same(body, lhs)
-    direction = body.draw(st.sampled_from(orders(lhs.element_type)))
+    direction = body.one_of(orders(lhs.element_type))
     body.emit(lhs.shape.with_element_type(PRED), f"compare({lhs.name}, {rhs.name}), direction={direction}")
 
 
@@ -67,12 +65,12 @@ def bitcast_convert(body: Body, kinds: tuple[ElementType, ...]) -> None:
 
 def _retyped(body: Body, operand: Value, kinds: Sequence[ElementType]) -> ArrayShape:
     """The operand's shape with another of some element types, or its own."""
-    return operand.shape.with_element_type(body.draw(st.sampled_from(kinds)))
+    return operand.shape.with_element_type(body.one_of(kinds))
 
 
 def reduce_precision(body: Body, kinds: tuple[ElementType, ...]) -> None:
     operand = body.operand(kinds)
-    exponent, mantissa = body.draw(st.integers(1, 8)), body.draw(st.integers(0, 23))
+    exponent, mantissa = body.integer(1, 8), body.integer(0, 23)
     body.emit(operand.shape, f"reduce-precision({operand.name}), exponent_bits={exponent}, mantissa_bits={mantissa}")
 
 

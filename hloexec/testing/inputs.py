@@ -11,7 +11,7 @@ from hloexec.core.arguments import named_computation, require_flags, require_mod
 from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Module
 from hloexec.core.precision import largest_number, least_number, part_type, smallest_normal
-from hloexec.core.values import TOKEN, Array, Token, Value
+from hloexec.core.values import TOKEN, Array, Ints, Token, Value
 from hloexec.engine.inputs import demands_on, require_memory, require_values, value_of
 from hloexec.engine.inputs.distributions import column_demand, float_range, integer_range, random_array
 from hloexec.language.verifier import verify
@@ -88,7 +88,7 @@ def _in_columns(draw: st.DrawFn, shape: ArrayShape, demand: Demand, specials: bo
 def _elements(element_type: ElementType, demand: Demand, count: int, specials: bool) -> Elements:
     """The elements of an array of so many that meets a demand."""
 
-    def bulk(dimensions: tuple[int, ...], seed: int) -> Array:
+    def bulk(dimensions: Ints, seed: int) -> Array:
         return random_array(element_type, dimensions, demand.with_columns(None), "normal", (seed, 0))
 
     is_free = specials and (demand.low, demand.high) == (ANYTHING.low, ANYTHING.high)

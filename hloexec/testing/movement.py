@@ -18,14 +18,14 @@ def _put(dimensions: Dimensions, axis: int, *sizes: int) -> Dimensions:
 
 
 def _axis(body: Body, value: Value) -> int:
-    return body.draw(st.integers(0, value.rank - 1))
+    return body.integer(0, value.rank - 1)
 
 
 def broadcast(body: Body, kinds: Kinds) -> None:
     operand = body.operand(kinds)
     sizes, places = list(operand.dimensions), list(range(operand.rank))
-    for _ in range(body.draw(st.integers(0, max(body.program.max_rank - operand.rank, 0)))):
-        place = body.draw(st.integers(0, len(sizes)))
+    for _ in range(body.integer(0, max(body.program.max_rank - operand.rank, 0))):
+        place = body.integer(0, len(sizes))
         sizes.insert(place, body.size(body.room(sizes)))
         places = [kept + (kept >= place) for kept in places]
     shape = ArrayShape(operand.element_type, tuple(sizes))
@@ -36,11 +36,11 @@ def reshape(body: Body, kinds: Kinds) -> None:
     operand = body.operand(kinds)
     left, sizes = operand.shape.element_count, list[int]()
     while left > 1 and len(sizes) < max(body.program.max_rank - 1, 0):
-        factor = body.draw(st.sampled_from([size for size in range(1, left + 1) if left % size == 0][::-1]))
+        factor = body.one_of([size for size in range(1, left + 1) if left % size == 0][::-1])
         sizes.append(factor)
         left //= factor
-    if (left != 1 or body.draw(st.booleans())) and (left != 1 or len(sizes) < body.program.max_rank):
-        sizes.insert(body.draw(st.integers(0, len(sizes))), left)
+    if (left != 1 or body.flag()) and (left != 1 or len(sizes) < body.program.max_rank):
+        sizes.insert(body.integer(0, len(sizes)), left)
     body.emit(ArrayShape(operand.element_type, tuple(sizes)), f"reshape({operand.name})")
 
 
@@ -61,9 +61,9 @@ def slice_(body: Body, kinds: Kinds) -> None:
     operand = body.operand(kinds, 1)
     ranges = []
     for size in operand.dimensions:
-        start = body.draw(st.integers(0, max(size - 1, 0)))
-        limit = body.draw(st.integers(min(start + body.program.min_size, size), size))
-        ranges.append(range(start, limit, body.draw(st.integers(1, 3))))
+        start = body.integer(0, max(size - 1, 0))
+        limit = body.integer(min(start + body.program.min_size, size), size)
+        ranges.append(range(start, limit, body.integer(1, 3)))
     text = ", ".join(f"[{r.start}:{r.stop}:{r.step}]" for r in ranges)
     shape = ArrayShape(operand.element_type, tuple(map(len, ranges)))
     body.emit(shape, f"slice({operand.name}), slice={{{text}}}")
@@ -74,11 +74,11 @@ def pad(body: Body, kinds: Kinds) -> None:
     value = body.operand_of(operand.element_type, ())
     sizes, paddings = list(operand.dimensions), []
     for axis, size in enumerate(operand.dimensions):
-        interior = body.draw(st.integers(0, 1)) if body.room(sizes) > 1 else 0
+        interior = body.integer(0, 1) if body.room(sizes) > 1 else 0
         whole = size + max(size - 1, 0) * interior
-        low = body.draw(st.integers(-max(whole - body.program.min_size, 0), 0))
-        low = low or body.draw(st.integers(0, min(2, _room_for(body, sizes, axis, whole))))
-        high = body.draw(st.integers(0, min(2, max(_room_for(body, sizes, axis, whole + low), 0))))
+        low = body.integer(-max(whole - body.program.min_size, 0), 0)
+        low = low or body.integer(0, min(2, _room_for(body, sizes, axis, whole)))
+        high = body.integer(0, min(2, max(_room_for(body, sizes, axis, whole + low), 0)))
         sizes[axis] = whole + low + high
         paddings.append(f"{low}_{high}_{interior}")
     shape = ArrayShape(operand.element_type, tuple(sizes))
@@ -96,7 +96,7 @@ def concatenate(body: Body, kinds: Kinds) -> None:
     axis = _axis(body, first)
     rest = _put(first.dimensions, axis)
     operands, size = [first], first.dimensions[axis]
-    for _ in range(body.draw(st.integers(1, 2))):
+    for _ in range(body.integer(1, 2)):
         added = body.size(max(body.room(rest) - size, 0))
         operands.append(body.operand_of(first.element_type, _put(first.dimensions, axis, added)))
         size += added
@@ -106,10 +106,10 @@ def concatenate(body: Body, kinds: Kinds) -> None:
 
 
 def iota(body: Body, kinds: Kinds) -> None:
-    kind, sizes = body.draw(st.sampled_from(kinds)), [body.size(body.room(()))]
-    for _ in range(body.draw(st.integers(0, max(body.program.max_rank - 1, 0)))):
+    kind, sizes = body.one_of(kinds), [body.size(body.room(()))]
+    for _ in range(body.integer(0, max(body.program.max_rank - 1, 0))):
         sizes.append(body.size(body.room(sizes)))
-    axis = body.draw(st.integers(0, len(sizes) - 1))
+    axis = body.integer(0, len(sizes) - 1)
     body.emit(ArrayShape(kind, tuple(sizes)), f"iota(), iota_dimension={axis}")
 
 
@@ -119,7 +119,7 @@ def _starts(body: Body, operand: Value) -> str:
 
 def _window(body: Body, operand: Value) -> Dimensions:
     least = body.program.min_size
-    return tuple(body.draw(st.integers(min(least, size), size)) for size in operand.dimensions)
+    return tuple(body.integer(min(least, size), size) for size in operand.dimensions)
 
 
 def dynamic_slice(body: Body, kinds: Kinds) -> None:
@@ -140,7 +140,7 @@ def gather(body: Body, kinds: Kinds) -> None:
     axes = [axis for axis, size in enumerate(operand.dimensions) if size]
     if not axes:
         return  # there is nothing to gather
-    axis = body.draw(st.sampled_from(axes))
+    axis = body.one_of(axes)
     rest = _put(operand.dimensions, axis)
     count = body.size(body.room(rest))
     indices = body.operand_of(INDEX, (count, 1))

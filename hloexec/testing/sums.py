@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape
+from hloexec.core.values import Ints
 from hloexec.core.wording import braced
 from hloexec.testing.bodies import PRED, Body, Value
 from hloexec.testing.elementwise import orders
@@ -36,14 +37,14 @@ def reduce_window(body: Body, kinds: Kinds) -> None:
     )
 
 
-def _window(body: Body, dimensions: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+def _window(body: Body, dimensions: Ints) -> tuple[str, Ints]:
     """A window over these dimensions, and at how many places along each it stands."""
     sizes, strides, paddings, places = [], [], [], []
     for size in dimensions:
-        low, high = body.draw(st.integers(0, 1)), body.draw(st.integers(0, 1))
+        low, high = body.integer(0, 1), body.integer(0, 1)
         extent = size + low + high
-        window = body.draw(st.integers(1, max(extent, 1)))
-        stride = body.draw(st.integers(1, 2))
+        window = body.integer(1, max(extent, 1))
+        stride = body.integer(1, 2)
         sizes.append(window)
         strides.append(stride)
         paddings.append(f"{low}_{high}")
@@ -54,12 +55,12 @@ def _window(body: Body, dimensions: tuple[int, ...]) -> tuple[str, tuple[int, ..
 
 def dot(body: Body, kinds: Kinds) -> None:
     lhs = body.operand(kinds, 1)
-    axis = body.draw(st.integers(0, lhs.rank - 1))
+    axis = body.integer(0, lhs.rank - 1)
     kept = tuple(size for place, size in enumerate(lhs.dimensions) if place != axis)
     sizes = [lhs.dimensions[axis]]
-    if body.program.max_rank > 1 and body.draw(st.booleans()):
+    if body.program.max_rank > 1 and body.flag():
         sizes.append(body.size(min(body.room(kept), body.room(sizes))))
-    place = body.draw(st.integers(0, len(sizes) - 1))
+    place = body.integer(0, len(sizes) - 1)
     sizes.insert(place, sizes.pop(0))
     rhs = body.operand_of(lhs.element_type, sizes)
     free = tuple(size for number, size in enumerate(sizes) if number != place)
@@ -86,11 +87,11 @@ def convolution(body: Body, kinds: Kinds) -> None:
 
 def sort(body: Body, kinds: Kinds) -> None:
     keys = body.operand([kind for kind in kinds if not kind.is_complex] or kinds, 1)
-    axis = body.draw(st.integers(0, keys.rank - 1))
+    axis = body.integer(0, keys.rank - 1)
     body.emit(keys.shape, f"sort({keys.name}), dimensions={{{axis}}}, is_stable=true, to_apply={_order(body, keys)}")
 
 
 def _order(body: Body, keys: Value) -> str:
     found = [direction for direction in orders(keys.element_type) if direction in ("LT", "GT")] or ["EQ"]
-    direction = body.draw(st.sampled_from(found))
+    direction = body.one_of(found)
     return body.program.two_numbers(keys.element_type, PRED, f"compare(a, b), direction={direction}")

@@ -21,6 +21,7 @@ from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Instruction, Module
 from hloexec.core.places import Place
 from hloexec.core.structs import frozen
+from hloexec.core.values import Ints
 from hloexec.ops.registry import Role, role_of, traits_of
 
 
@@ -29,7 +30,7 @@ class Lifetimes:
     """By number of the value: first and last time; and the groups of values that share a buffer."""
 
     spans: dict[int, tuple[int, int]]
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[Ints, ...]
 
 
 def lifetimes(module: Module, flat: FlatSchedule, dataflow: Dataflow) -> Lifetimes:
@@ -164,7 +165,7 @@ def _async_end(flat: FlatSchedule, computation: str, users: _Users) -> int:
     return flat.times[caller.name, current.name]
 
 
-def _cut(spans: dict[int, tuple[int, int]], group: tuple[int, ...]) -> None:
+def _cut(spans: dict[int, tuple[int, int]], group: Ints) -> None:
     """Each value of a buffer ends where the next begins, which lives on for as long as the former would have."""
     order = sorted(group, key=lambda number: (*spans[number], number))
     for number, following in pairwise(order):

@@ -12,13 +12,14 @@ from hloexec.analysis.buffers.flattening import FlatSchedule
 from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, subshapes
 from hloexec.core.places import Place
+from hloexec.core.values import Ints
 from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.ops.traits import Index
 
 
 def shared_buffers(
     module: Module, flat: FlatSchedule, dataflow: Dataflow, held: Mapping[int, Sequence[tuple[int, int]]]
-) -> tuple[tuple[int, ...], ...]:
+) -> tuple[Ints, ...]:
     """Groups of numbers of values that lie in one buffer; every value is in one group.
 
     `held` says when each value holds its buffer, from when to when, in order. Values that would overwrite one another
@@ -134,7 +135,7 @@ class _Groups:
         for number in others:
             self._group_of[number] = members, spans
 
-    def all(self) -> tuple[tuple[int, ...], ...]:
+    def all(self) -> tuple[Ints, ...]:
         groups = {id(members): members for members, _ in self._group_of}
         return tuple(tuple(sorted(members)) for members in groups.values())
 

@@ -11,6 +11,7 @@ from math import prod
 
 from hloexec.core.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Module, Shape, TupleShape, subshapes
 from hloexec.core.structs import frozen
+from hloexec.core.values import Ints
 
 _COMBINED = -1
 _EXTENT_BYTES = 4
@@ -64,7 +65,7 @@ def byte_size(shape: Shape, target: Target) -> int:
     return prefix + -(-count * bits // 8) + extents
 
 
-def _tiled(sizes: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
+def _tiled(sizes: Ints, tile: Ints) -> Ints:
     """Dimensions from major to minor after one tile: `[m, n]` with `(t, u)` is `[⌈m/t⌉, ⌈n/u⌉, t, u]`.
 
     A tile dimension `*` joins the dimension to the next more minor one.

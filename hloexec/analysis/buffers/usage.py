@@ -17,7 +17,7 @@ from hloexec.analysis.buffers.sizes import Target, byte_size, memory_space, targ
 from hloexec.core.arguments import require_module
 from hloexec.core.ir import Module, Shape
 from hloexec.core.structs import frozen, told
-from hloexec.core.values import Described
+from hloexec.core.values import Described, Ints, Pairs
 from hloexec.language.text.dumps.lines import index_text
 from hloexec.language.verifier import verify
 
@@ -33,7 +33,7 @@ class LiveValue:
 
     computation: str
     instruction: str
-    index: tuple[int, ...]
+    index: Ints
     shape: Shape
     instruction_shape: Shape
     """The shape of the whole result of the instruction, as HLO text."""
@@ -51,7 +51,7 @@ class LiveValue:
     """Whether it stands for one of several values where control flow joins."""
 
     @property
-    def key(self) -> tuple[str, tuple[int, ...]]:
+    def key(self) -> tuple[str, Ints]:
         return self.instruction, self.index
 
     @property
@@ -82,7 +82,7 @@ class MemoryUsage(Described):
     """Whether the order of instructions is that of execution."""
     target: Target
     """What the module is compiled for."""
-    sequence: tuple[tuple[str, str], ...]
+    sequence: Pairs
     """The instructions in order, as names of computation and instruction; computations that control flow calls stand
     before the instruction that calls them."""
     values: tuple[LiveValue, ...]

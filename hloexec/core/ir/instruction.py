@@ -16,7 +16,7 @@ from hloexec.core.ir.metadata import Metadata, OriginalValue, StackFrames, Stati
 from hloexec.core.ir.shape import Shape
 from hloexec.core.ir.sharding import Sharding
 from hloexec.core.structs import frozen
-from hloexec.core.values import Described
+from hloexec.core.values import Described, Ints, Pairs
 from hloexec.core.wording import counted
 from hloexec.errors import VerificationError
 
@@ -47,13 +47,13 @@ class Instruction(Described):
     metadata: Metadata | None = None
     backend_config: str | None = None
     sharding: Sharding | None = None
-    frontend_attributes: tuple[tuple[str, str], ...] | None = None
+    frontend_attributes: Pairs | None = None
     control_predecessors: tuple[str, ...] = ()
     parameter_replication: tuple[bool, ...] | None = None
     statistics: Statistics | None = None
     original_value: OriginalValue | None = None
     unknown_operands: str | None = None
-    unknown_attributes: tuple[tuple[str, str], ...] = ()
+    unknown_attributes: Pairs = ()
     span: Span | None = attrs.field(default=None, eq=False)
 
     @property
@@ -143,9 +143,9 @@ class EntryLayout:
 class Alias:
     """One entry of `input_output_alias`: the output leaf that shares a parameter leaf's buffer."""
 
-    output_index: tuple[int, ...]
+    output_index: Ints
     parameter_number: int
-    parameter_index: tuple[int, ...]
+    parameter_index: Ints
     kind: str = "may-alias"
 
 
@@ -164,16 +164,16 @@ class Module(Described):
     replica_count: int = 1
     num_partitions: int = 1
     input_output_alias: tuple[Alias, ...] = ()
-    buffer_donor: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    buffer_donor: tuple[tuple[int, Ints], ...] = ()
     alias_passthrough_params: bool = False
     entry_computation_layout: EntryLayout | None = None
-    frontend_attributes: tuple[tuple[str, str], ...] | None = None
+    frontend_attributes: Pairs | None = None
     allow_spmd_sharding_propagation_to_parameters: tuple[bool, ...] = ()
     allow_spmd_sharding_propagation_to_output: tuple[bool, ...] = ()
     origin_recovery_table: str | None = None
     """Verbatim text of the table, braces included."""
     stack_frames: StackFrames | None = None
-    unknown_attributes: tuple[tuple[str, str], ...] = ()
+    unknown_attributes: Pairs = ()
     source: str | None = attrs.field(default=None, eq=False)
     filename: str = attrs.field(default="<string>", eq=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hloexec.core.structs import frozen
+from hloexec.core.values import Pairs
 
 
 @frozen
@@ -21,7 +22,7 @@ class Metadata:
     deduplicated_name: str | None = None
     scheduling_name: str | None = None
     metadata_payload: str | None = None
-    unknown: tuple[tuple[str, str], ...] = ()
+    unknown: Pairs = ()
     """Fields of a newer XLA, verbatim."""
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.structs import frozen
-from hloexec.core.values import Nested, rebuilt
+from hloexec.core.values import Ints, Nested, rebuilt
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class SplitConfig:
     """Where a dimension is split between memories: `SC(dimension:index,…)`."""
 
     dimension: int
-    split_indices: tuple[int, ...]
+    split_indices: Ints
 
 
 @frozen(cache_hash=True)
@@ -40,10 +40,10 @@ class Layout:
     XLA, "Shapes and layout" and "Tiled layout".
     """
 
-    minor_to_major: tuple[int, ...] = ()
+    minor_to_major: Ints = ()
     dim_level_types: tuple[str, ...] = ()
     """One of D, C, S, H per dimension, each with optional `+` and `~` marks as written."""
-    tiles: tuple[tuple[int, ...], ...] = ()
+    tiles: tuple[Ints, ...] = ()
     tail_padding_alignment_in_elements: int = 1
     index_primitive_type: ElementType | None = None
     pointer_primitive_type: ElementType | None = None
@@ -62,7 +62,7 @@ class ArrayShape:
     """
 
     element_type: ElementType
-    dimensions: tuple[int, ...] = ()
+    dimensions: Ints = ()
     layout: Layout | None = None
     dynamic_dimensions: tuple[bool, ...] = ()
 
@@ -124,7 +124,7 @@ class ArrayShape:
             and self.element_type is other.element_type
         )
 
-    def has_room_for(self, sizes: tuple[int, ...]) -> bool:
+    def has_room_for(self, sizes: Ints) -> bool:
         """Whether an array of these sizes is of this shape; a dynamic dimension is of any size up to its bound."""
         if not self.dynamic_dimensions:
             return sizes == self.dimensions
@@ -166,7 +166,7 @@ class TupleShape:
         return sum(leaf.byte_size for leaf in flat_shapes(self))
 
     @cached_property
-    def leaf_offsets(self) -> tuple[int, ...]:
+    def leaf_offsets(self) -> Ints:
         """How many leaves lie before each element, and behind the last how many there are."""
         counts = (len(flat_shapes(element)) for element in self.elements)
         return (0, *accumulate(counts))
@@ -265,7 +265,7 @@ def change_arrays(shape: Shape, change: Callable[[ArrayShape], ArrayShape]) -> S
     return change(shape) if isinstance(shape, ArrayShape) else shape
 
 
-def leaf_shapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape | BufferShape]]:
+def leaf_shapes(shape: Shape) -> Iterator[tuple[Ints, ArrayShape | BufferShape]]:
     """The leaves of a shape with their index paths, depth first; an array is its own only leaf, at `()`."""
     path: list[int] = []
     for part in _parts(shape):
@@ -289,9 +289,9 @@ def flat_arrays(*shapes: Shape) -> list[ArrayShape | BufferShape]:
     return [leaf for leaf in flat_shapes(*shapes) if leaf.is_array]
 
 
-def subshapes(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:
+def subshapes(shape: Shape) -> Iterator[tuple[Ints, Shape]]:
     """A shape and all shapes within it with their indices, each tuple before its elements."""
-    stack: list[tuple[tuple[int, ...], Shape]] = [((), shape)]
+    stack: list[tuple[Ints, Shape]] = [((), shape)]
     while stack:
         index, part = stack.pop()
         yield index, part

@@ -16,6 +16,7 @@ import numpy as np
 
 from hloexec.core.ir.metadata import Metadata
 from hloexec.core.structs import frozen
+from hloexec.core.values import Ints
 
 
 class ShardingType(enum.Enum):
@@ -33,11 +34,11 @@ class ShardingType(enum.Enum):
 class IotaTiles:
     """Devices 0, 1, 2, … reshaped, transposed, and reshaped to `dimensions`: `[d]<=[reshape]T(transpose)`."""
 
-    dimensions: tuple[int, ...]
-    reshape_dims: tuple[int, ...]
-    transpose_perm: tuple[int, ...]
+    dimensions: Ints
+    reshape_dims: Ints
+    transpose_perm: Ints
 
-    def expand(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def expand(self) -> np.ndarray[Ints, np.dtype[np.int64]]:
         """The device numbers as an array of `dimensions`."""
         iota = np.arange(int(np.prod(self.reshape_dims)), dtype=np.int64)
         return iota.reshape(self.reshape_dims).transpose(self.transpose_perm).reshape(self.dimensions)
@@ -54,8 +55,8 @@ class TileSharding:
 
     type: ShardingType
     device: int | None = None
-    tile_dimensions: tuple[int, ...] = ()
-    devices: tuple[int, ...] = ()
+    tile_dimensions: Ints = ()
+    devices: Ints = ()
     iota: IotaTiles | None = None
     last_tile_dims: tuple[ShardingType, ...] = ()
     last_tile_dim_replicate: bool = False
@@ -72,7 +73,7 @@ class Mesh:
     """
 
     axes: tuple[tuple[str, int], ...] = ()
-    device_ids: tuple[int, ...] | None = None
+    device_ids: Ints | None = None
     iota: IotaTiles | None = None
     maximal_device: int | None = None
 
@@ -83,7 +84,7 @@ class Mesh:
             return self.maximal_device + 1
         return math.prod(size for _, size in self.axes)
 
-    def devices(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def devices(self) -> np.ndarray[Ints, np.dtype[np.int64]]:
         """The device numbers, one dimension per axis."""
         sizes = tuple(size for _, size in self.axes)
         if self.maximal_device is not None:
@@ -111,7 +112,7 @@ class Mesh:
                 return f"axis {name!r}, or a part of it, is used twice"
         return None
 
-    def along(self, axes: Sequence[AxisRef]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def along(self, axes: Sequence[AxisRef]) -> np.ndarray[Ints, np.dtype[np.int64]]:
         """The device numbers in rows, each along the given axes or parts of axes, major to minor.
 
         A part `x:(pre)size` is the middle one of the dimensions [pre, size, rest] into which axis x divides. Raises
@@ -192,7 +193,7 @@ class MeshReplicaGroups:
     mesh: Mesh
     axes: tuple[AxisRef, ...]
 
-    def expand(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def expand(self) -> np.ndarray[Ints, np.dtype[np.int64]]:
         """One row per group: devices that differ along the axes only, in the order of the axes."""
         return self.mesh.along(self.axes)
 
@@ -201,7 +202,7 @@ class MeshReplicaGroups:
 class ReplicaGroups:
     """The groups of a collective: explicit lists, an iota, or mesh axes; no groups at all means everyone together."""
 
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: tuple[Ints, ...] = ()
     iota: IotaTiles | None = None
     mesh: MeshReplicaGroups | None = None
 
@@ -212,7 +213,7 @@ class ReplicaGroups:
             return math.prod(self.iota.dimensions)
         return sum(map(len, self.groups)) if self.mesh is None else self.mesh.mesh.device_count
 
-    def expand(self) -> tuple[tuple[int, ...], ...]:
+    def expand(self) -> tuple[Ints, ...]:
         """The groups as explicit lists."""
         if self.iota is not None:
             return tuple(tuple(map(int, row)) for row in self.iota.expand())

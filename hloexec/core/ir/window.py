@@ -6,6 +6,7 @@ Names follow XLA's text: the input of a windowed operation is `lhs` (base), the 
 from __future__ import annotations
 
 from hloexec.core.structs import frozen
+from hloexec.core.values import Ints
 
 
 @frozen
@@ -60,13 +61,13 @@ class ConvolutionDimensionNumbers:
 
     input_batch_dimension: int
     input_feature_dimension: int
-    input_spatial_dimensions: tuple[int, ...]
+    input_spatial_dimensions: Ints
     kernel_input_feature_dimension: int
     kernel_output_feature_dimension: int
-    kernel_spatial_dimensions: tuple[int, ...]
+    kernel_spatial_dimensions: Ints
     output_batch_dimension: int
     output_feature_dimension: int
-    output_spatial_dimensions: tuple[int, ...]
+    output_spatial_dimensions: Ints
     input_rank: int
     kernel_rank: int
     output_rank: int

@@ -6,16 +6,14 @@ layout. Elements narrower than a byte take one byte each.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import ArrayShape, BufferShape, Literal, TupleShape, map_shape
-from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value
 from hloexec.core.wording import braced
 from hloexec.errors import InputError, UnsupportedError
@@ -23,39 +21,18 @@ from hloexec.language.interop.shape_protos import DEEPEST, shape_of
 from hloexec.language.interop.wire import Message, read
 
 
-class _Encoding(enum.Enum):
-    """How the elements of a type are written."""
-
-    BYTES = enum.auto()
-    """As they lie in memory, little-endian."""
-    VARINTS = enum.auto()
+def _fields(table: str) -> dict[str, int]:
+    """The fields of LiteralProto that hold elements, by the HLO names of their types."""
+    return {name: int(field) for name, field in (entry.split() for entry in table.split(","))}
 
 
-@frozen
-class _Storage:
-    """Where a literal keeps the elements of one type."""
-
-    element_type: ElementType
-    field: int
-    encoding: _Encoding
-
-
-def _storages() -> dict[str, _Storage]:
-    """By the HLO name of the element type, the field of LiteralProto that holds its elements."""
-    in_bytes = """
-        s8 15, u8 3, s16 17, u16 16, f16 11, bf16 13, f32 8, f64 9, c64 12, c128 18, s1 30, s2 26, s4 21, u1 31, u2 27,
-        u4 22, f8e5m2 19, f8e4m3 28, f8e4m3fn 20, f8e4m3b11fnuz 23, f8e3m4 29, f8e5m2fnuz 24, f8e4m3fnuz 25,
-        f4e2m1fn 32, f8e8m0fnu 33
-    """
-    as_varints = "pred 2, s32 4, s64 5, u32 6, u64 7"
-    return {
-        name: _Storage(ELEMENT_TYPES[name], int(field), encoding)
-        for encoding, table in ((_Encoding.BYTES, in_bytes), (_Encoding.VARINTS, as_varints))
-        for name, field in (entry.split() for entry in table.split(","))
-    }
-
-
-_STORAGES = _storages()
+_IN_BYTES = _fields(
+    "s8 15, u8 3, s16 17, u16 16, f16 11, bf16 13, f32 8, f64 9, c64 12, c128 18, s1 30, s2 26, s4 21, u1 31, u2 27, "
+    "u4 22, f8e5m2 19, f8e4m3 28, f8e4m3fn 20, f8e4m3b11fnuz 23, f8e3m4 29, f8e5m2fnuz 24, f8e4m3fnuz 25, f4e2m1fn 32, "
+    "f8e8m0fnu 33"
+)
+"""What lies there as in memory, little-endian."""
+_AS_VARINTS = _fields("pred 2, s32 4, s64 5, u32 6, u64 7")
 _SHAPE, _TUPLE_LITERALS = 1, 10
 
 
@@ -86,10 +63,9 @@ def literal_of(data: memoryview | bytes, depth: int = 0) -> Literal:
         return Literal(shape, None)
     if shape.is_dynamic:
         raise UnsupportedError("a literal has dynamic dimensions, whose extents the file does not say")
-    storage = _STORAGES[shape.element_type.name]
-    if storage.field not in message and shape.element_count:
+    if (_AS_VARINTS | _IN_BYTES)[shape.element_type.name] not in message and shape.element_count:
         return Literal(shape, None)
-    elements = _elements(message, storage, shape.dimensions)
+    elements = _elements(message, shape.element_type, shape.dimensions)
     return Literal.from_array(_from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major), shape)
 
 
@@ -123,15 +99,14 @@ def packed_value(data: memoryview) -> Value:
     return map_shape(shape_of(bytes(data[8:position])), array)
 
 
-def _elements(literal: Message, storage: _Storage, dimensions: Sequence[int]) -> Array:
+def _elements(literal: Message, element_type: ElementType, dimensions: Sequence[int]) -> Array:
     """The elements in the order of the layout."""
-    element_type = storage.element_type
-    if storage.encoding is _Encoding.VARINTS:
-        elements: Array = literal.varints(storage.field)
+    if element_type.name in _AS_VARINTS:
+        elements: Array = literal.varints(_AS_VARINTS[element_type.name])
         # A negative s32 is written as 64 bits; the low half is it.
         elements = (elements != 0) if element_type.kind is Kind.PRED else elements.astype(element_type.storage)
     else:
-        raw = literal.bytes(storage.field)
+        raw = literal.bytes(_IN_BYTES[element_type.name])
         size = element_type.byte_size
         if len(raw) % size:
             raise InputError(

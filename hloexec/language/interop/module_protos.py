@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from hloexec.core.ir import Alias, Computation, EntryLayout, Instruction, Literal, Metadata, Module, Shape, Statistics
 from hloexec.core.lifetimes import collection_paused
+from hloexec.core.values import Pairs
 from hloexec.core.wording import listing, quoted
 from hloexec.errors import InputError, warn
 from hloexec.language.interop.annotation_protos import metadata_of, origin_of, sharding_of, stack_frames_of
@@ -61,7 +62,7 @@ def _alias(entry: Message) -> Alias:
     return Alias(entry.integers(1), number, entry.integers(3), _ALIAS_KINDS[kind])
 
 
-def _map(message: Message) -> tuple[tuple[str, str], ...]:
+def _map(message: Message) -> Pairs:
     """The pairs of a map, which has no order, in that of the text."""
     return tuple(sorted((entry.text(1), entry.text(2)) for entry in message.messages(1)))
 
@@ -112,7 +113,7 @@ class _Reader:
 
     def _instruction(self, proto: Message, known: dict[int, Instruction]) -> Instruction:
         opcode, shape = proto.text(2), shape_of(bytes(proto.blob(3)))
-        operands = [known[number] for number in _of_known(proto.integers(36), known, "operand")]
+        operands = list(_of_known(proto.integers(36), known, "operand"))
         predecessors = _of_known(proto.integers(37), known, "control predecessor")
         metadata = metadata_of(bytes(proto.blob(7)))
         replication = tuple(map(bool, proto.message(61).integers(1)))
@@ -131,7 +132,7 @@ class _Reader:
             backend_config=proto.text(43) or self._payload(proto.message(99)) or None,
             sharding=sharding_of(proto.message(40)) if 40 in proto else None,
             frontend_attributes=_map(proto.message(68)) or None,
-            control_predecessors=tuple(known[number].name for number in predecessors),
+            control_predecessors=tuple(each.name for each in predecessors),
             parameter_replication=replication or None,
             original_value=origin_of(proto.message(88), shape) if 88 in proto else None,
             statistics=_statistics(proto.message(82)) if 2 in proto.message(82) else None,
@@ -158,11 +159,11 @@ class _Reader:
         return self._payloads[number]
 
 
-def _of_known(numbers: Sequence[int], known: dict[int, Instruction], what: str) -> Iterator[int]:
+def _of_known(numbers: Sequence[int], known: dict[int, Instruction], what: str) -> Iterator[Instruction]:
     for number in numbers:
         if number not in known:
             raise InputError(f"the {what} with the number {number} does not stand before it")
-        yield number
+        yield known[number]
 
 
 def _statistics(message: Message) -> Statistics:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from hloexec.core.arguments import require_path
-from hloexec.core.files import opened
+from hloexec.core.files import FilePath, opened
 from hloexec.errors import LiteralError
 from hloexec.language.literals.npz import Entry, npz_entries
 
@@ -14,7 +14,7 @@ _MAGIC = (b"PK", b"\x93N")
 _SUFFIXES = (".npz", ".npy")
 
 
-def holds_values(path: str | os.PathLike[str]) -> bool:
+def holds_values(path: FilePath) -> bool:
     """Whether a file is one of values rather than one of a module, by its name or its content."""
     from hloexec.language.literals.xla import holds_literal
 
@@ -28,7 +28,7 @@ def holds_values(path: str | os.PathLike[str]) -> bool:
         return False  # which may be a module that a shell hands over
 
 
-def entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
+def entries(path: FilePath) -> Iterator[Entry]:
     """The entries of a file, with keys as `hloexec.literals` documents them; LiteralError where it holds no values."""
     from hloexec.language.literals.xla import holds_literal, literal_entries
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from hloexec.core.arrays import as_array, exact_integers, is_foreign, may_become
 from hloexec.core.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
-from hloexec.core.files import opened
+from hloexec.core.files import FilePath, opened
 from hloexec.core.ir import ArrayShape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.system_memory import memory_limit_bytes
-from hloexec.core.values import TOKEN, WHOLE, Array, Token, Value, label_of
+from hloexec.core.values import TOKEN, WHOLE, Array, Ints, Token, Value, label_of
 from hloexec.core.wording import natural_number
 from hloexec.errors import InputError, LiteralError
 from hloexec.language.interop.content import require_unpackable
@@ -93,7 +93,7 @@ class Entry:
     def where(self) -> str:
         return f"{self.filename!r}, key {self.key!r}" if self.archive is not None else repr(self.filename)
 
-    def header(self) -> tuple[tuple[int, ...], DType]:
+    def header(self) -> tuple[Ints, DType]:
         """Dimensions and stored type."""
         with self._damage_named(), self._open() as stream:
             return self._header(stream)
@@ -137,7 +137,7 @@ class Entry:
                 raise MemoryError
             return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
-    def _checked_type(self, header: tuple[tuple[int, ...], DType], shape: Expected | None) -> ElementType | None:
+    def _checked_type(self, header: tuple[Ints, DType], shape: Expected | None) -> ElementType | None:
         """The type of the elements, if `read` takes them; None for a token and the empty tuple."""
         self._check_kind(shape)
         if self.type_name in ("tuple", "token"):
@@ -170,7 +170,7 @@ class Entry:
         stream.seek(0)
         return stream
 
-    def _header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], DType]:
+    def _header(self, stream: IO[bytes]) -> tuple[Ints, DType]:
         """Dimensions and stored type; refuses what is too short before any memory is taken."""
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -228,7 +228,7 @@ class Entry:
             raise LiteralError(f"{self.where} holds raw bytes (|V{width}), but {shape} is expected")
         return shape.element_type
 
-    def _check(self, element_type: ElementType, dimensions: tuple[int, ...], shape: ArrayShape) -> None:
+    def _check(self, element_type: ElementType, dimensions: Ints, shape: ArrayShape) -> None:
         if element_type is not shape.element_type and not may_become(element_type, shape.element_type):
             hint = _conversion_hint(shape, self.stem)
             raise LiteralError(f"{self.where} holds {element_type} values, but {shape} is expected; {hint}")
@@ -277,7 +277,7 @@ def _conversion_hint(shape: ArrayShape, stem: str) -> str:
     )
 
 
-def npz_entries(path: str | os.PathLike[str]) -> Iterator[Entry]:
+def npz_entries(path: FilePath) -> Iterator[Entry]:
     """The entries of a .npz file, or the one of a .npy file; the content decides which it is."""
     filename = os.fspath(path)
     try:
@@ -321,7 +321,7 @@ def _stored_type(element_type: ElementType) -> DType:
 
 def keyed_leaves(value: object) -> Iterator[tuple[str, Any]]:
     """The leaves of a value behind their keys in a file, depth first, tokens and empty tuples among them."""
-    stack: list[tuple[tuple[int, ...], Any]] = [((), value)]
+    stack: list[tuple[Ints, Any]] = [((), value)]
     while stack:
         index, part = stack.pop()
         if isinstance(part, (tuple, list)) and part:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.files import opened
+from hloexec.core.files import FilePath, opened
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value, join_values, rebuilt
 from hloexec.errors import InputError, LiteralError, ParseError
@@ -49,7 +49,7 @@ class _Known(Entry):
         return self._exact(self.value, shape) if isinstance(self.value, np.ndarray) else self.value
 
 
-def holds_literal(path: str | os.PathLike[str]) -> bool:
+def holds_literal(path: FilePath) -> bool:
     """Whether a file begins as a literal does. Raises OSError where it cannot be read."""
     with opened(path) as file:
         start = file.read(_START_BYTES)
@@ -66,7 +66,7 @@ def holds_literal(path: str | os.PathLike[str]) -> bool:
     )
 
 
-def literal_entries(path: str | os.PathLike[str]) -> list[Entry]:
+def literal_entries(path: FilePath) -> list[Entry]:
     """The leaves of the literal in a file, keyed as those of the value; LiteralError where it is damaged."""
     filename = os.fspath(path)
     try:
@@ -106,25 +106,23 @@ def _value_of_text(text: str, filename: str) -> Value:
 
 def _parsed(text: str, filename: str) -> Value:
     # Imported late: reading text needs every grammar.
-    from hloexec.language.text.lexer import END, SHAPE, Lexer
+    from hloexec.language.text.lexer import END, SHAPE
     from hloexec.language.text.literals import LiteralParser
-    from hloexec.language.text.shapes import ShapeParser
 
-    class Shapes(ShapeParser):
+    class Parser(LiteralParser):
         """A brace that follows behind a space begins the elements, not a layout."""
 
         def shape(self) -> Shape:
-            stated = self.known(lexer.value) if lexer.kind == SHAPE else None
+            stated = self.known(self.value) if self.kind == SHAPE else None
             if stated is None:
                 return super().shape()
-            lexer.advance()
+            self.advance()
             return stated
 
-    lexer = Lexer(text, filename)
-    parser = LiteralParser(lexer, Shapes(lexer), strict=False)
+    parser = Parser(text, filename)
     found = [parser.with_shape()]
-    while lexer.kind != END:
-        lexer.take(",")
+    while parser.kind != END:
+        parser.take(",")
         found.append(parser.with_shape())
     if any(literal.is_elided for literal in found):
         raise InputError("elements are left out ({...})")

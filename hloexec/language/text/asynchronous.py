@@ -6,6 +6,7 @@ spell out. An update or done repeats the opcode; an update may bring further ope
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -41,7 +42,7 @@ def continues(entry: Entry) -> bool:
 
 
 def check_continued(
-    state: ParserState, scope: Scope, instruction: Instruction, wrapped: Entry | None, position: int
+    parser: ParserState, scope: Scope, instruction: Instruction, wrapped: Entry | None, position: int
 ) -> None:
     """An update or done goes on from anything but a done and, where it names the wrapped opcode, from a start of that.
 
@@ -50,22 +51,22 @@ def check_continued(
     """
     from hloexec.ops.control.asynchronous import AsyncDoneAttributes, is_over, start_of
 
-    if state.strict and is_over(instruction, scope.by_name):
-        state.lexer.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
+    if parser.strict and is_over(instruction, scope.by_name):
+        parser.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
     begun = start_of(instruction, scope.by_name)
     if begun is None:
         return
-    if wrapped is not None and begun.attributes.calls in state.computations:
-        actual = state.computations[begun.attributes.calls].root.opcode
+    if wrapped is not None and begun.attributes.calls in parser.computations:
+        actual = parser.computations[begun.attributes.calls].root.opcode
         if actual != wrapped.name:
-            state.lexer.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", position)
-    for name in attribute_fields(AsyncDoneAttributes) if state.strict else ():
+            parser.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", position)
+    for name in attribute_fields(AsyncDoneAttributes) if parser.strict else ():
         ours, theirs = getattr(instruction.attributes, name), getattr(begun.attributes, name)
         if ours not in (None, theirs):
-            state.lexer.fail(f"{name} is {ours}, but that of its start '{begun.name}' is {theirs}", position)
+            parser.fail(f"{name} is {ours}, but that of its start '{begun.name}' is {theirs}", position)
 
 
-def check_channel(state: ParserState, scope: Scope, instruction: Instruction, position: int) -> None:
+def check_channel(parser: ParserState, scope: Scope, instruction: Instruction, position: int) -> None:
     """A send-done or recv-done names the channel of its operand, where that is an instruction with channels."""
     from hloexec.ops.control.asynchronous import TransferAttributes
 
@@ -76,12 +77,11 @@ def check_channel(state: ParserState, scope: Scope, instruction: Instruction, po
     if theirs not in (ours, instruction):
         found = "none" if ours is None else str(ours)
         wanted = "names none" if theirs is None else f"is on channel {theirs}"
-        state.lexer.fail(f"channel_id of {instruction.opcode} is {found}, but '{before.name}' {wanted}", position)
+        parser.fail(f"channel_id of {instruction.opcode} is {found}, but '{before.name}' {wanted}", position)
 
 
 def wrap(
-    operand_parser: OperandParser,
-    state: ParserState,
+    parser: OperandParser,
     scope: Scope,
     shape: Shape | None,
     wrapped: Entry,
@@ -91,20 +91,17 @@ def wrap(
     start: int,
 ) -> str:
     """The computation that an asynchronous spelling implies; returns its name."""
-    lexer = state.lexer
     if not isinstance(shape, TupleShape) or len(shape.elements) < 2 or not isinstance(shape.elements[0], TupleShape):
-        lexer.fail("the shape of an asynchronous start is ((operands), result, …)", start)
+        parser.fail("the shape of an asynchronous start is ((operands), result, …)", start)
     if len(operands) >= wrapped.minimum_operands:
         # Those that are missing may come later.
-        operand_parser.check_operand_count(wrapped, len(operands), start)
+        parser.check_operand_count(wrapped, len(operands), start)
     declared = shape.elements[0].elements
     if len(declared) != len(operands) and not all(operand in scope.by_name for operand in operands):
-        lexer.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
-    inner = Scope(state.computation_name("async_wrapped"))
-    for number, operand in enumerate(operands):
-        defined = scope.by_name.get(operand)
-        parameter_name = f"async_param.{number}" if number else "async_param"
-        inner.add_parameter(parameter_name, defined.shape if defined else declared[number], start)
+        parser.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
+    inner = Scope(parser.computation_name("async_wrapped"))
+    for operand in operands:
+        _add_parameter(inner, scope.by_name.get(operand), declared, start)
     names = tuple(inner.by_name)
     shared = ("metadata", "backend_config", "frontend_attributes", "statistics", "original_value")
     inner.add(
@@ -113,37 +110,42 @@ def wrap(
             shape=shape.elements[1],
             opcode=wrapped.name,
             operands=names,
-            attributes=operand_parser.make_attributes(wrapped, fields, start),
-            span=state.span(start, lexer.start),
+            attributes=parser.make_attributes(wrapped, fields, start),
+            span=parser.span(start, parser.start),
             **{key: value for key, value in common.items() if key in shared},
         ),
     )
-    name = state.finish(inner, "main", start, lexer.start).name
-    state.implied.add(name)
+    name = parser.finish(inner, "main", start, parser.start).name
+    parser.implied.add(name)
     return name
 
 
-def extend(state: ParserState, scope: Scope, update: Instruction) -> None:
+def _add_parameter(inner: Scope, defined: Instruction | None, declared: Sequence[Shape], position: int) -> None:
+    """The next parameter, of the shape of the operand or, where that is not defined yet, of the declared one."""
+    number = len(inner.instructions)
+    name = f"async_param.{number}" if number else "async_param"
+    inner.add_parameter(name, defined.shape if defined else declared[number], position)
+
+
+def extend(parser: ParserState, scope: Scope, update: Instruction) -> None:
     """Give the computation that a start implies the parameters for which an update brings operands, and its result."""
     from hloexec.ops.control.asynchronous import start_of
 
     begun = start_of(update, scope.by_name) if len(update.operands) > 1 else None
     shape = update.shape
-    if begun is None or begun.attributes.calls not in state.implied or not isinstance(shape, TupleShape):
+    if begun is None or begun.attributes.calls not in parser.implied or not isinstance(shape, TupleShape):
         return
-    implied = state.computations[begun.attributes.calls]
+    implied = parser.computations[begun.attributes.calls]
     inner = Scope(implied.name, list(implied.parameters), {entry.name: entry for entry in implied.parameters})
     position = update.span.start if update.span else 0
     declared = shape.elements[0].elements if isinstance(shape.elements[0], TupleShape) else ()
     for operand in update.operands[1:]:
-        number = len(inner.instructions)
         defined = scope.by_name.get(operand)
-        if defined is None and number >= len(declared):
-            state.lexer.fail(f"the shape of the update holds {len(declared)} operands, but not '{operand}'", position)
-        name = f"async_param.{number}" if number else "async_param"
-        inner.add_parameter(name, defined.shape if defined else declared[number], position)
+        if defined is None and len(inner.instructions) >= len(declared):
+            parser.fail(f"the shape of the update holds {len(declared)} operands, but not '{operand}'", position)
+        _add_parameter(inner, defined, declared, position)
     result = shape.elements[1] if len(shape.elements) > 1 else implied.root.shape
     inner.add(attrs.evolve(implied.root, operands=tuple(inner.by_name), shape=result))
-    state.computations[implied.name] = attrs.evolve(
+    parser.computations[implied.name] = attrs.evolve(
         implied, instructions=tuple(inner.instructions), root_name=implied.root.name
     )

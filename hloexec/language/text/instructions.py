@@ -9,14 +9,10 @@ from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import Instruction, Shape, flat_shapes
 from hloexec.errors import ShapeError
 from hloexec.language.text.asynchronous import check_channel, check_continued, continues, extend, wrap, wrapped_opcode
-from hloexec.language.text.attributes.annotations import AnnotationParser
 from hloexec.language.text.attributes.instructions import InstructionAttributeParser
-from hloexec.language.text.attributes.values import AttributeParser
 from hloexec.language.text.lexer import NAME, NAME_PATTERN, RESERVED
-from hloexec.language.text.literals import LiteralParser
-from hloexec.language.text.operands import OperandParser, is_name_list
-from hloexec.language.text.shapes import ARRAY_PATTERN, ShapeParser
-from hloexec.language.text.state import ParserState, Scope
+from hloexec.language.text.shapes import ARRAY_PATTERN
+from hloexec.language.text.state import Scope
 from hloexec.ops import FORMER
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import Entry, Role, find_opcode
@@ -30,78 +26,65 @@ _USUAL = re.compile(
 _MAXIMUM_NESTED_COMPUTATIONS = 100
 
 
-class InstructionParser:
+class InstructionParser(InstructionAttributeParser):
     """Reads instructions into scopes."""
 
-    def __init__(
-        self, state: ParserState, shapes: ShapeParser, attributes: AttributeParser, annotations: AnnotationParser
-    ) -> None:
-        self._state = state
-        self._lexer = state.lexer
-        self._shapes = shapes
-        self._verbatim = attributes.unknown_word
-        literals = LiteralParser(state.lexer, shapes, strict=state.strict)
-        self._operands = OperandParser(state, shapes, literals)
-        self._attributes = InstructionAttributeParser(state, shapes, attributes, annotations, literals, self._called)
-        self._depth = 0
+    __slots__ = ()
 
     def body(self, scope: Scope) -> None:
         """'{' instruction+ '}'"""
-        lexer = self._lexer
-        lexer.expect("{", "before the instructions of a computation")
-        start = lexer.start
+        self.expect("{", "before the instructions of a computation")
+        start = self.start
         while True:
             self.instruction(scope)
-            if lexer.at("}"):
+            if self.at("}"):
                 break
-        lexer.advance()
+        self.advance()
         for name, shape, position in scope.pending:
             defined = scope.by_name.get(name)
             if defined is None:
-                lexer.fail(f"'{name}' is not defined in the computation '{scope.name}'", position)
-            self._state.check_operand_shape(shape, defined, position)
+                self.fail(f"'{name}' is not defined in the computation '{scope.name}'", position)
+            self.check_operand_shape(shape, defined, position)
         if not scope.instructions:
-            lexer.fail("a computation has at least one instruction", start)
+            self.fail("a computation has at least one instruction", start)
 
     def instruction(self, scope: Scope) -> None:
         """instruction ::= ['ROOT'] name '=' right-hand side"""
-        lexer = self._lexer
-        start = lexer.start
-        usual = _USUAL.match(lexer.text, start)
+        start = self.start
+        usual = _USUAL.match(self.text, start)
         if usual is not None:
             root, name, shape_text, opcode, names = usual.groups()
-            shape = self._shapes.known(shape_text)
+            shape = self.known(shape_text)
             if shape is not None and name not in RESERVED:
                 name = name.removeprefix("%")
                 if root:
                     self._note_root(scope, name, start)
-                self._rest(scope, name, start, shape, opcode, usual.start(4), names)
+                self._from_operands(scope, name, start, shape, opcode, usual.start(4), names)
                 return
-        is_root = lexer.at_word("ROOT")
+        is_root = self.at_word("ROOT")
         if is_root:
-            lexer.advance()
-        name_start = lexer.start
-        if lexer.kind != NAME:
-            lexer.fail(f"expected an instruction, found {lexer.describe()}")
-        name = lexer.name("the name of an instruction")
-        lexer.expect("=", "after the name of an instruction")
+            self.advance()
+        name_start = self.start
+        if self.kind != NAME:
+            self.fail(f"expected an instruction, found {self.describe()}")
+        name = self.name("the name of an instruction")
+        self.expect("=", "after the name of an instruction")
         if is_root:
             self._note_root(scope, name, start)
         self.right_hand_side(scope, name, name_start)
 
     def _note_root(self, scope: Scope, name: str, start: int) -> None:
         if scope.root_name is not None:
-            self._lexer.fail(f"a computation has one ROOT, and '{scope.root_name}' is it already", start)
+            self.fail(f"a computation has one ROOT, and '{scope.root_name}' is it already", start)
         scope.root_name = name
 
     def right_hand_side(self, scope: Scope, name: str, start: int) -> None:
         """[shape] opcode operands (',' attribute)*"""
-        lexer = self._lexer
-        shape = self._shapes.shape() if self._shapes.at_shape() else None
-        opcode_start = lexer.start
-        self._rest(scope, name, start, shape, lexer.word("an opcode"), opcode_start)
+        shape = self.shape() if self.at_shape() else None
+        opcode_start = self.start
+        self._from_operands(scope, name, start, shape, self.word("an opcode"), opcode_start)
 
-    def _rest(
+    def _from_operands(
         self,
         scope: Scope,
         name: str,
@@ -112,19 +95,18 @@ class InstructionParser:
         names: str | None = None,
     ) -> None:
         """The instruction from its operands on; `names` is their text where it is names alone."""
-        lexer = self._lexer
         if name in ELEMENT_TYPES:
-            lexer.fail(f"'{name}' is an element type and cannot name an instruction", start)
+            self.fail(f"'{name}' is an element type and cannot name an instruction", start)
         if name in scope.by_name:
-            lexer.fail(f"the instruction '{name}' is defined twice in '{scope.name}'", start)
+            self.fail(f"the instruction '{name}' is defined twice in '{scope.name}'", start)
         entry = find_opcode(opcode)
         after_opcode = opcode_start + len(opcode)
         implied: dict[str, str] = {}
-        if entry is None and opcode in FORMER and not self._state.strict:
+        if entry is None and opcode in FORMER and not self.strict:
             current, implied = FORMER[opcode]
             entry = find_opcode(current)
         if entry is None:
-            lexer.move_to(after_opcode)
+            self.move_to(after_opcode)
             wrapped = wrapped_opcode(opcode)
             if wrapped is not None:
                 self._async_instruction(scope, name, opcode_start, shape, *wrapped)
@@ -134,21 +116,21 @@ class InstructionParser:
         fields: dict[str, Any] = {**implied}
         operands: tuple[str, ...] = ()
         if entry.role is Role.PARAMETER or entry.role is Role.CONSTANT:
-            fields, position = self._operands.immediate(entry, shape, after_opcode, opcode_start)
+            fields, position = self.immediate(entry, shape, after_opcode, opcode_start)
         else:
-            operands, position = self._operands.at(scope, entry, after_opcode, opcode_start, names)
-        common, unknown, end = self._attributes.read(scope, entry, fields, position)
-        attributes = self._operands.make_attributes(entry, fields, opcode_start)
+            operands, position = self.operands_at(scope, entry, after_opcode, opcode_start, names)
+        common = self.attributes(scope, entry, fields, position, start)
+        attributes = self.make_attributes(entry, fields, opcode_start)
         replication = common.get("parameter_replication")
         if replication is not None and shape is not None and len(replication) != len(flat_shapes(shape)):
-            lexer.fail(f"parameter_replication has {len(replication)} entries, which are not one per leaf", start)
+            self.fail(f"parameter_replication has {len(replication)} entries, which are not one per leaf", start)
         if shape is None:
-            shape = self._operands.inferred_shape(scope, entry, operands, attributes, opcode_start)
-        common |= {"attributes": attributes, "unknown_attributes": unknown, "span": self._state.span(start, end)}
+            shape = self.inferred_shape(scope, entry, operands, attributes, opcode_start)
+        common["attributes"] = attributes
         scope.add(Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, **common))
         if continues(entry):
-            extend(self._state, scope, scope.by_name[name])
-        if self._state.strict:
+            extend(self, scope, scope.by_name[name])
+        if self.strict:
             self._check_strictly(scope, entry, name, opcode_start)
 
     def _check_strictly(self, scope: Scope, entry: Entry, name: str, start: int) -> None:
@@ -159,29 +141,28 @@ class InstructionParser:
             try:
                 entry.well_formed(*shapes, attributes=instruction.attributes, shape=instruction.shape)
             except ShapeError as error:
-                self._lexer.fail(error.message, start)
+                self.fail(error.message, start)
         if continues(entry):
-            check_continued(self._state, scope, instruction, None, start)
-        check_channel(self._state, scope, instruction, start)
+            check_continued(self, scope, instruction, None, start)
+        check_channel(self, scope, instruction, start)
 
-    def _called(self, what: str) -> str:
+    def called(self, what: str) -> str:
         """name | body"""
-        lexer = self._lexer
-        start = lexer.start
-        if not lexer.at("{"):
-            name = lexer.name("the name of a computation")
-            if name not in self._state.computations:
-                if self._state.strict:
-                    lexer.fail(f"the computation '{name}' is not defined before it is used", start)
-                self._state.references.append((name, start))
+        start = self.start
+        if not self.at("{"):
+            name = self.name("the name of a computation")
+            if name not in self.computations:
+                if self.strict:
+                    self.fail(f"the computation '{name}' is not defined before it is used", start)
+                self.references.append((name, start))
             return name
         self._depth += 1
         if self._depth > _MAXIMUM_NESTED_COMPUTATIONS:
-            lexer.fail(f"computations nest more than {_MAXIMUM_NESTED_COMPUTATIONS} deep")
+            self.fail(f"computations nest more than {_MAXIMUM_NESTED_COMPUTATIONS} deep")
         scope = Scope("_")
         self.body(scope)
-        scope.name = self._state.computation_name("_")
-        self._state.finish(scope, "main", start, lexer.start)
+        scope.name = self.computation_name("_")
+        self.finish(scope, "main", start, self.start)
         self._depth -= 1
         return scope.name
 
@@ -189,51 +170,47 @@ class InstructionParser:
         self, scope: Scope, name: str, start: int, shape: Shape | None, opcode: str, opcode_start: int
     ) -> None:
         """An opcode of a newer XLA: its operands are kept as names where they are names, else verbatim."""
-        lexer = self._lexer
         is_word = opcode.replace("-", "").replace("_", "").isalnum() and opcode == opcode.lower()
-        if shape is None or not is_word or opcode in ELEMENT_TYPES or not lexer.at("("):
-            lexer.fail(f"'{opcode}' is not an opcode", opcode_start)
-        self._state.unknown(f"the opcode '{opcode}'", opcode_start, ("those of `hloexec ops`",))
-        opening = lexer.start
-        lexer.advance()
+        if shape is None or not is_word or opcode in ELEMENT_TYPES or not self.at("("):
+            self.fail(f"'{opcode}' is not an opcode", opcode_start)
+        self.unknown(f"the opcode '{opcode}'", opcode_start, ("those of `hloexec ops`",))
+        opening = self.start
+        self.advance()
         operands: tuple[str, ...] = ()
         verbatim = None
-        if is_name_list(lexer):
-            lexer.move_to(opening)
-            operands = self._operands.operands(scope, None, opcode_start)
+        if self.at_names():
+            self.move_to(opening)
+            operands = self.operands(scope, None, opcode_start)
         else:
-            lexer.move_to(opening)
-            verbatim = self._verbatim()[1:-1]
-        common, unknown, end = self._attributes.read(scope, None, {}, lexer.start)
-        common |= {"unknown_operands": verbatim, "unknown_attributes": unknown, "span": self._state.span(start, end)}
+            self.move_to(opening)
+            verbatim = self.unknown_word()[1:-1]
+        common = self.attributes(scope, None, {}, self.start, start)
+        common["unknown_operands"] = verbatim
         scope.add(Instruction(name=name, shape=shape, opcode=opcode, operands=operands, **common))
 
     def _async_instruction(
         self, scope: Scope, name: str, start: int, shape: Shape | None, outer: Entry, wrapped: Entry
     ) -> None:
         """`op-start`, `op-update` or `op-done`: the start implies a computation that holds `op` alone."""
-        lexer = self._lexer
         if shape is None:
-            lexer.fail(f"the shape of {outer.name} must be given", start)
-        operands = self._operands.operands(scope, outer, start)
+            self.fail(f"the shape of {outer.name} must be given", start)
+        operands = self.operands(scope, outer, start)
         fields: dict[str, Any] = {}
         is_start = outer.role is Role.ASYNC_START
-        common, unknown, end = self._attributes.read(
-            scope, outer, fields, lexer.start, also=wrapped if is_start else None
-        )
+        also = wrapped if is_start else None
+        common = self.attributes(scope, outer, fields, self.start, start, also=also)
         if is_start:
-            own = {field.field for field in attribute_fields(outer.attributes).values()}
-            inner = {field.field for field in attribute_fields(wrapped.attributes).values()}
+            own, inner = (
+                {field.field for field in attribute_fields(each.attributes).values()} for each in (outer, wrapped)
+            )
             wrapped_fields = {key: value for key, value in fields.items() if key in inner}
             fields = {key: value for key, value in fields.items() if key in own - inner}
-            fields["calls"] = wrap(
-                self._operands, self._state, scope, shape, wrapped, operands, wrapped_fields, common, start
-            )
-        attributes = self._operands.make_attributes(outer, fields, start)
-        common |= {"attributes": attributes, "unknown_attributes": unknown, "span": self._state.span(start, end)}
+            fields["calls"] = wrap(self, scope, shape, wrapped, operands, wrapped_fields, common, start)
+        attributes = self.make_attributes(outer, fields, start)
+        common["attributes"] = attributes
         scope.add(Instruction(name=name, shape=shape, opcode=outer.name, operands=operands, **common))
         if not is_start:
-            check_continued(self._state, scope, scope.by_name[name], wrapped, start)
-            extend(self._state, scope, scope.by_name[name])
-        if self._state.strict:
+            check_continued(self, scope, scope.by_name[name], wrapped, start)
+            extend(self, scope, scope.by_name[name])
+        if self.strict:
             self._check_strictly(scope, outer, name, start)

@@ -39,6 +39,8 @@ _TOKEN = re.compile(
 
 _LONGEST_MESSAGE = 600
 
+STACK_FRAME_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+"""What the tables of a module's stack frames begin with, in their order."""
 RESERVED = frozenset(
     "true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal replicated "
     "manual last_tile_dim_replicate shard_as shard_like unknown unreduced".split()
@@ -60,11 +62,12 @@ class Lexer:
     counted where a message needs them, from the last such place on.
     """
 
-    __slots__ = ("_counted", "end", "filename", "kind", "start", "text", "value")
+    __slots__ = ("_counted", "end", "filename", "kind", "start", "strict", "text", "value")
 
-    def __init__(self, text: str, filename: str = "<string>") -> None:
+    def __init__(self, text: str, filename: str = "<string>", *, strict: bool = False) -> None:
         self.text = text
         self.filename = filename
+        self.strict = strict
         self.kind = BAD
         self.value = ""
         self.start = 0
@@ -231,6 +234,11 @@ class Lexer:
                 return "a comment without its closing '*/'"
             return f"the character {self.value!r}"
         return f"'{truncated(self.value, 60)}'"
+
+    def end_of(self, what: str) -> None:
+        """Fail unless nothing follows; `what` says of what this is the end."""
+        if self.kind != END:
+            self.fail(f"expected the end of {what}, found {self.describe()}")
 
     def fail(self, message: str, position: int | None = None) -> NoReturn:
         """Raise a ParseError at `position`, or at the current token."""

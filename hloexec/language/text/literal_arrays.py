@@ -14,7 +14,7 @@ import numpy as np
 
 from hloexec.core.dtypes import DType, ElementType, Kind
 from hloexec.core.ir import ArrayShape
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Ints
 from hloexec.language.text.lexer import end_of_braces
 
 BOOLEANS = {"true": 1, "false": 0}
@@ -85,7 +85,7 @@ def _rows(body: str, shape: ArrayShape) -> Array | None:
     return np.concatenate(parts)
 
 
-def _skeleton(dimensions: tuple[int, ...]) -> str:
+def _skeleton(dimensions: Ints) -> str:
     """The braces of a literal of these dimensions."""
     braces = "{}"
     for size in reversed(dimensions[:-1]):

@@ -27,38 +27,32 @@ _SHAPE_OF_TUPLE = re.compile(r"\((?:[^()]|\([^()]*\))*\)\s*\(")
 """A tuple's shape and the beginning of its elements: no literal is followed by a parenthesis."""
 
 
-class LiteralParser:
-    """Reads literals from a lexer."""
+class LiteralParser(ShapeParser):
+    """Reads literals."""
 
-    __slots__ = ("_lexer", "_shapes", "_strict")
-
-    def __init__(self, lexer: Lexer, shapes: ShapeParser, *, strict: bool) -> None:
-        self._strict = strict
-        self._lexer = lexer
-        self._shapes = shapes
+    __slots__ = ()
 
     def with_shape(self) -> Literal:
         """literal with its own shape ::= shape literal | '(' [literal with shape (',' …)*] ')'"""
-        lexer = self._lexer
         open_tuples: list[list[Literal]] = []
         while True:
-            if lexer.take("("):
-                if not lexer.at(")"):
+            if self.take("("):
+                if not self.at(")"):
                     open_tuples.append([])
                     continue
-                lexer.advance()
+                self.advance()
                 found = Literal(TupleShape(()), ())
             else:
-                shape = self._shapes.shape()
-                if isinstance(shape, ArrayShape) and shape.rank and shape.layout is None and not lexer.at("{"):
+                shape = self.shape()
+                if isinstance(shape, ArrayShape) and shape.rank and shape.layout is None and not self.at("{"):
                     # All elements are printed, and a layout keeps them from being read as one.
                     shape = attrs.evolve(shape, layout=Layout(tuple(reversed(range(shape.rank)))))
                 found = self.of_shape(shape)
             while open_tuples:
                 open_tuples[-1].append(found)
-                if lexer.take(","):
+                if self.take(","):
                     break
-                lexer.expect(")", "at the end of a tuple literal")
+                self.expect(")", "at the end of a tuple literal")
                 elements = tuple(open_tuples.pop())
                 found = Literal(TupleShape(tuple(element.shape for element in elements)), elements)
             else:
@@ -66,32 +60,31 @@ class LiteralParser:
 
     def of_shape(self, shape: Shape) -> Literal:
         """literal ::= dense | '(' [literal (',' literal)*] ')', with the elements that `shape` asks for"""
-        lexer = self._lexer
         open_tuples: list[tuple[TupleShape, list[Literal]]] = []
         while True:
             self._take_shape(shape)
             if self._take_elision(shape):
                 found = _elided(shape)
             elif isinstance(shape, TupleShape):
-                lexer.expect("(", "before the elements of a tuple literal")
+                self.expect("(", "before the elements of a tuple literal")
                 if shape.elements:
                     open_tuples.append((shape, []))
                     shape = shape.elements[0]
                     continue
-                lexer.expect(")", "at the end of a tuple literal without elements")
+                self.expect(")", "at the end of a tuple literal without elements")
                 found = Literal(shape, ())
             elif isinstance(shape, ArrayShape) and shape.is_array:
                 found = self._array(shape)
             else:
-                lexer.fail(f"a literal cannot have the shape {shape}")
+                self.fail(f"a literal cannot have the shape {shape}")
             while open_tuples:
                 tuple_shape, elements = open_tuples[-1]
                 elements.append(found)
                 if len(elements) < len(tuple_shape.elements):
-                    lexer.expect(",", f"after element {len(elements) - 1} of a tuple literal of shape {tuple_shape}")
+                    self.expect(",", f"after element {len(elements) - 1} of a tuple literal of shape {tuple_shape}")
                     shape = tuple_shape.elements[len(elements)]
                     break
-                lexer.expect(")", f"at the end of a tuple literal of {len(elements)} elements")
+                self.expect(")", f"at the end of a tuple literal of {len(elements)} elements")
                 found = Literal(tuple_shape, tuple(elements))
                 open_tuples.pop()
             else:
@@ -99,54 +92,50 @@ class LiteralParser:
 
     def _take_shape(self, shape: Shape) -> None:
         """Move past the literal's shape, which XLA wrote before a literal until 2019."""
-        lexer = self._lexer
-        if lexer.kind != SHAPE and not (lexer.at("(") and _SHAPE_OF_TUPLE.match(lexer.text, lexer.start)):
+        if self.kind != SHAPE and not (self.at("(") and _SHAPE_OF_TUPLE.match(self.text, self.start)):
             return
-        start = lexer.start
-        if not self._strict:
+        start = self.start
+        if not self.strict:
             # A brace that follows behind a space begins the elements, not a layout.
-            stated: Shape | None = self._shapes.known(lexer.value) if lexer.kind == SHAPE else None
+            stated: Shape | None = self.known(self.value) if self.kind == SHAPE else None
             if stated is not None:
-                lexer.advance()
+                self.advance()
             else:
-                stated = self._shapes.shape()
+                stated = self.shape()
             if not stated.compatible(shape):
-                lexer.fail(f"the literal of a constant of shape {shape} is given the shape {stated}", start)
+                self.fail(f"the literal of a constant of shape {shape} is given the shape {stated}", start)
 
     def _take_elision(self, shape: Shape) -> bool:
         """Move past `{...}` in place of a tuple or a scalar: XLA prints that, though it does not read it."""
-        lexer = self._lexer
         is_usual = isinstance(shape, ArrayShape) and shape.rank > 0
-        if is_usual or self._strict or not _ELIDED.match(lexer.text, lexer.start):
+        if is_usual or self.strict or not _ELIDED.match(self.text, self.start):
             return False
         for _ in range(3):
-            lexer.advance()
+            self.advance()
         return True
 
     def _array(self, shape: ArrayShape) -> Literal:
         """dense ::= scalar | '{' [dense ([','] dense)*] '}' | '{...}'"""
-        lexer = self._lexer
         if any(size < 0 for size in shape.dimensions):
-            lexer.fail(f"a literal cannot have the unbounded shape {shape}")
-        if lexer.at("{") and shape.rank and not shape.element_type.is_complex:
-            found = regular_array(lexer.text, lexer.start, shape, strict=self._strict)
+            self.fail(f"a literal cannot have the unbounded shape {shape}")
+        if self.at("{") and shape.rank and not shape.element_type.is_complex:
+            found = regular_array(self.text, self.start, shape, strict=self.strict)
             if found is not None:
                 array, end = found
-                lexer.move_to(end)
+                self.move_to(end)
                 return Literal.from_array(array, shape)
-        elif shape.rank and shape.element_count and not shape.element_type.is_complex and not lexer.at("{"):
+        elif shape.rank and shape.element_count and not shape.element_type.is_complex and not self.at("{"):
             return self._scalar_for_array(shape)
         return self._by_tokens(shape)
 
     def _scalar_for_array(self, shape: ArrayShape) -> Literal:
         """`5` in place of `{5, 0, 0, …}`: as XLA reads it, the first element is given and the others are zero."""
-        lexer = self._lexer
-        start, first = lexer.start, self._element(shape.element_type)
+        start, first = self.start, self._element(shape.element_type)
         if shape.is_too_large:
-            lexer.fail(f"a literal of shape {shape} is larger than an array can be", start)
+            self.fail(f"a literal of shape {shape} is larger than an array can be", start)
         given = FirstElement(np.asarray(first, shape.element_type.storage), shape)
         if shape.element_count > 1:
-            place = lexer.error("", start)
+            place = self.error("", start)
             warn(
                 f"{place.filename}:{place.line}:{place.column}: a single value is given for {shape}: "
                 "XLA takes it for the first element and sets all others to zero"
@@ -155,22 +144,22 @@ class LiteralParser:
 
     def _by_tokens(self, shape: ArrayShape) -> Literal:
         """The literal read token by token, as XLA does: commas are optional, braces are counted."""
-        lexer, nesting = self._lexer, _Nesting(self._lexer, shape)
+        nesting = _Nesting(self, shape)
         elements: list[Any] = []
         elided = False
         while True:
-            if lexer.at("{"):
+            if self.at("{"):
                 nesting.open()
-                lexer.advance()
-            elif lexer.at("}"):
+                self.advance()
+            elif self.at("}"):
                 nesting.close()
-                lexer.advance()
-            elif lexer.at("..."):
+                self.advance()
+            elif self.at("..."):
                 nesting.elide()
                 elided = True
-                lexer.advance()
-            elif lexer.at(",") and nesting.depth:
-                lexer.advance()
+                self.advance()
+            elif self.at(",") and nesting.depth:
+                self.advance()
             else:
                 nesting.element()
                 elements.append(self._element(shape.element_type))
@@ -179,7 +168,7 @@ class LiteralParser:
         if elided:
             return Literal(shape, None)
         if shape.is_too_large:
-            lexer.fail(f"a literal of shape {shape} is larger than an array can be")
+            self.fail(f"a literal of shape {shape} is larger than an array can be")
         array = np.empty(len(elements), dtype=shape.element_type.storage)
         for index, element in enumerate(elements):
             array[index] = element
@@ -187,54 +176,52 @@ class LiteralParser:
 
     def _element(self, element_type: ElementType) -> Any:
         """One element, as a zero-dimensional array of the storage type."""
-        lexer = self._lexer
-        start = lexer.start
+        start = self.start
         if element_type.is_complex:
-            if not lexer.take("("):
-                lexer.fail(f"expected '(' before a complex number, found {lexer.describe()}")
+            if not self.take("("):
+                self.fail(f"expected '(' before a complex number, found {self.describe()}")
             part = np.dtype(np.float32 if element_type.bits == 64 else np.float64)
             real = self._float(part, "the real part")
-            lexer.expect(",", "between the parts of a complex number")
+            self.expect(",", "between the parts of a complex number")
             imaginary = self._float(part, "the imaginary part")
-            lexer.expect(")", "after a complex number")
+            self.expect(")", "after a complex number")
             pair = np.array([real, imaginary], dtype=part)
             return pair.view(element_type.storage)[0]
         if element_type.is_floating:
             return self._float(element_type.storage, f"a value of type {element_type.name}")
-        if lexer.kind == NAME and lexer.value in BOOLEANS:
+        if self.kind == NAME and self.value in BOOLEANS:
             if element_type.kind is not Kind.PRED:
-                lexer.fail(f"expected an integer for a value of type {element_type.name}, found {lexer.describe()}")
-            return lexer.boolean("a truth value")
-        value = lexer.integer(f"a value of type {element_type.name}")
+                self.fail(f"expected an integer for a value of type {element_type.name}, found {self.describe()}")
+            return self.boolean("a truth value")
+        value = self.integer(f"a value of type {element_type.name}")
         if element_type.kind is Kind.PRED:
             return value != 0
         converted = integers([value], element_type)
         if converted is None:
             low, high = element_type.integer_range
-            lexer.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
+            self.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
         return converted[0]
 
     def _float(self, dtype: DType, what: str) -> Any:
-        lexer = self._lexer
-        start = lexer.start
-        match = _NAN_PAYLOAD.match(lexer.text, start)
-        if match and lexer.kind in (NAME, NUMBER) and lexer.value in ("nan", "-nan"):
+        start = self.start
+        match = _NAN_PAYLOAD.match(self.text, start)
+        if match and self.kind in (NAME, NUMBER) and self.value in ("nan", "-nan"):
             bits = nan_bits(dtype, match[1] == "-", int(match[2], 16) if match[2] else None)
             if bits is None:
-                lexer.fail(f"a NaN of type {dtype} cannot have the payload 0x{match[2]}", start)
-            lexer.move_to(match.end())
+                self.fail(f"a NaN of type {dtype} cannot have the payload 0x{match[2]}", start)
+            self.move_to(match.end())
             return bits
-        if lexer.kind == END:
-            lexer.fail(f"expected {what}, found {lexer.describe()}")
-        if self._strict and lexer.kind == NUMBER and lexer.value.removeprefix("-").isdigit():
-            digits = lexer.value
-            lexer.integer(what)
+        if self.kind == END:
+            self.fail(f"expected {what}, found {self.describe()}")
+        if self.strict and self.kind == NUMBER and self.value.removeprefix("-").isdigit():
+            digits = self.value
+            self.integer(what)
             value = float(int(digits))
         else:
-            value = lexer.number(what)
+            value = self.number(what)
         array = floats(np.array([value]), dtype)
         if array is None:
-            lexer.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
+            self.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
         return array[0]
 
 

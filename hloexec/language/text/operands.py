@@ -8,13 +8,14 @@ from functools import cache, reduce
 from typing import Any, NamedTuple
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, flat_shapes
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
+from hloexec.core.values import Pairs
 from hloexec.errors import ShapeError
 from hloexec.language.text.asynchronous import check_continued, continues, extend, wrap, wrapped_opcode
-from hloexec.language.text.lexer import NAME, NAME_PATTERN, SHAPE, Lexer
-from hloexec.language.text.literals import LiteralParser
-from hloexec.language.text.shapes import ARRAY_PATTERN, MAXIMUM_SIZE, ShapeParser
-from hloexec.language.text.state import ParserState, Scope
+from hloexec.language.text.attributes.shardings import ShardingParser
+from hloexec.language.text.lexer import NAME, NAME_PATTERN, SHAPE
+from hloexec.language.text.shapes import ARRAY_PATTERN, MAXIMUM_SIZE
+from hloexec.language.text.state import Scope
 from hloexec.language.text.unstated import implicitly_broadcast, shape_as_operand, with_operand_layout
 from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words
 from hloexec.ops.common import higher_precision
@@ -35,18 +36,12 @@ class _Head(NamedTuple):
     start: int
 
 
-class OperandParser:
+class OperandParser(ShardingParser):
     """Reads what stands between the parentheses of an instruction."""
 
-    def __init__(self, state: ParserState, shapes: ShapeParser, literals: LiteralParser) -> None:
-        self._state = state
-        self._lexer = state.lexer
-        self._shapes = shapes
-        self._literals = literals
-        self._known_numbers: dict[str, int] = {}
-        self._known_scalars: dict[tuple[Shape, str], Literal] = {}
+    __slots__ = ()
 
-    def at(
+    def operands_at(
         self, scope: Scope, entry: Entry, position: int, start: int, names: str | None
     ) -> tuple[tuple[str, ...], int]:
         """The operands from `position` on, and where they end; `names` is `%a, %b` where they are names alone."""
@@ -59,8 +54,8 @@ class OperandParser:
             else:
                 self.check_operand_count(entry, len(found), start)
                 return found, position + len(names) + len("()")
-        self._lexer.move_to(position)
-        return self.operands(scope, entry, start), self._lexer.start
+        self.move_to(position)
+        return self.operands(scope, entry, start), self.start
 
     def operands(self, scope: Scope, entry: Entry | None, start: int) -> tuple[str, ...]:
         """'(' [operand] (',' [operand])* ')', operand ::= [shape] name ('#' int)* | [shape] opcode operands
@@ -68,9 +63,8 @@ class OperandParser:
         A comma too many separates nothing, as in XLA.
         Nested instructions are on a stack of our own, so they nest as deep as they like.
         """
-        lexer = self._lexer
-        lexer.require("(", "before operands")
-        text, position = lexer.text, lexer.end
+        self.require("(", "before operands")
+        text, position = self.text, self.end
         operands: list[str] = []
         open_instructions: list[tuple[_Head, list[str]]] = []
         by_name = scope.by_name
@@ -78,7 +72,7 @@ class OperandParser:
             match = _OPERAND.match(text, position)
             if match:
                 shape_text, name, terminator = match.groups()
-                shape: Shape | None = None if shape_text is None else self._shapes.known(shape_text)
+                shape: Shape | None = None if shape_text is None else self.known(shape_text)
                 if shape_text is None or shape is not None:
                     defined = by_name.get(name)
                     if defined is None or (shape is not None and shape is not defined.shape):
@@ -87,86 +81,85 @@ class OperandParser:
                     position = match.end()
                     if terminator == ",":
                         continue
-                    lexer.move_to(position)
+                    self.move_to(position)
                     closed = True
                 else:
                     closed = False
-                    lexer.move_to(position)
+                    self.move_to(position)
             else:
                 closed = False
-                lexer.move_to(position)
+                self.move_to(position)
             if not closed:
-                if not (lexer.at(",") or lexer.at(")")):
+                if not (self.at(",") or self.at(")")):
                     nested = self._slow_operand(scope, operands)
                     if nested is not None:
                         open_instructions.append((nested, operands))
-                        operands, position = [], lexer.end
+                        operands, position = [], self.end
                         continue
-                if lexer.at(","):
-                    position = lexer.end
+                if self.at(","):
+                    position = self.end
                     continue
-                lexer.expect(")", "after operands")
+                self.expect(")", "after operands")
             # A list of operands is complete: the outermost one, or that of a nested instruction.
             while open_instructions:
                 head, outer = open_instructions.pop()
                 name = self._add_nested(scope, head, tuple(operands))
                 outer.append(name)
                 operands = outer
-                if lexer.at(","):
-                    position = lexer.end
+                if self.at(","):
+                    position = self.end
                     break
-                lexer.expect(")", "after operands")
+                self.expect(")", "after operands")
             else:
                 self.check_operand_count(entry, len(operands), start)
                 return tuple(operands)
 
     def _slow_operand(self, scope: Scope, operands: list[str]) -> _Head | None:
         """An operand read token by token. Gives the head of a nested instruction, its '(' being the current token."""
-        lexer = self._lexer
-        start = lexer.start
-        shape = self._shapes.shape() if self._shapes.at_shape() else None
-        if lexer.kind != NAME:
+        start = self.start
+        shape = self.shape() if self.at_shape() else None
+        if self.kind != NAME:
             if shape is not None and scope.makes_parameters:
                 name = f"_{len(scope.instructions)}"
                 scope.add_parameter(name, shape, start)
                 operands.append(name)
                 return None
-            lexer.fail(f"expected an operand, found {lexer.describe()}")
-        if lexer.value[0] != "%" and lexer.following() == "(":
-            entry, wrapped = find_opcode(lexer.value), None
+            self.fail(f"expected an operand, found {self.describe()}")
+        if self.value[0] != "%" and self.following() == "(":
+            entry, wrapped = find_opcode(self.value), None
             if entry is None:
-                entry, wrapped = wrapped_opcode(lexer.value) or (None, None)
+                entry, wrapped = wrapped_opcode(self.value) or (None, None)
             if entry is None:
-                lexer.fail(f"expected an operand, found '{lexer.value}(', which is not an opcode")
-            opcode_start = lexer.start
-            lexer.advance()
+                self.fail(f"expected an operand, found '{self.value}(', which is not an opcode")
+            opcode_start = self.start
+            self.advance()
             if entry.role is not Role.PARAMETER and entry.role is not Role.CONSTANT:
                 return _Head(entry, wrapped, shape, opcode_start)
-            fields, end = self.immediate(entry, shape, lexer.start, opcode_start)
-            lexer.move_to(end)
+            fields, end = self.immediate(entry, shape, self.start, opcode_start)
+            self.move_to(end)
             assert shape is not None and entry.attributes is not None
             operands.append(self._anonymous(scope, entry, shape, start, (), entry.attributes(**fields)))
             return None
-        position = lexer.start
-        name = lexer.name("an operand")
-        while lexer.take("#"):
-            name = self._element(scope, name, lexer.integer("the index of an element"), position)
+        position = self.start
+        name = self.name("an operand")
+        while self.take("#"):
+            name = self._tuple_element(scope, name, self.integer("the index of an element"), position)
         operands.append(name)
         self._operand_seen(scope, name, shape, position)
         return None
 
-    def _element(self, scope: Scope, name: str, index: int, position: int) -> str:
+    def _tuple_element(self, scope: Scope, name: str, index: int, position: int) -> str:
         """The get-tuple-element that `name#index` stands for, for all operands of the computation that say so."""
         known = scope.elements.get((name, index))
         if known is not None:
             return known
         if name not in scope.by_name:
-            self._lexer.fail(f"'{name}' is not defined before an element of it is used", position)
+            self.fail(f"'{name}' is not defined before an element of it is used", position)
         entry = find_opcode("get-tuple-element")
         assert entry is not None and entry.attributes is not None
         attributes = entry.attributes(index=index)
         shape = self.inferred_shape(scope, entry, (name,), attributes, position)
-        element = self._state.element_name(name, index, scope)
+        element = self.element_name(name, index, scope)
         self._add(scope, entry, element, shape, position, (name,), attributes)
         scope.elements[name, index] = element
         return element
@@ -175,15 +168,15 @@ class OperandParser:
         """Check an operand against its definition, now or when the computation is complete."""
         defined = scope.by_name.get(name)
         if defined is not None:
-            self._state.check_operand_shape(shape, defined, position)
+            self.check_operand_shape(shape, defined, position)
         elif scope.makes_parameters:
             if shape is None:
-                self._lexer.fail(f"'{name}' needs a shape: it becomes a parameter of the single instruction", position)
+                self.fail(f"'{name}' needs a shape: it becomes a parameter of the single instruction", position)
             if name in ELEMENT_TYPES:
-                self._lexer.fail(f"'{name}' is an element type and cannot name an instruction", position)
+                self.fail(f"'{name}' is an element type and cannot name an instruction", position)
             scope.add_parameter(name, shape, position)
-        elif self._state.strict:
-            self._lexer.fail(f"'{name}' is not defined before it is used", position)
+        elif self.strict:
+            self.fail(f"'{name}' is not defined before it is used", position)
         else:
             scope.pending.append((name, shape, position))
 
@@ -194,39 +187,38 @@ class OperandParser:
         low, high = entry.minimum_operands, entry.maximum_operands
         if count < low or (high is not None and count > high):
             wanted = str(low) if low == high else f"at least {low}" if high is None else f"{low} to {high}"
-            self._lexer.fail(f"{entry.name} takes {wanted} operand{'s' * (wanted != '1')}, found {count}", start)
+            self.fail(f"{entry.name} takes {wanted} operand{'s' * (wanted != '1')}, found {count}", start)
 
     def immediate(self, entry: Entry, shape: Shape | None, position: int, start: int) -> tuple[dict[str, Any], int]:
         """'(' int ')' of a parameter, '(' literal ')' of a constant, from `position` on; the field, and where it ends.
 
         Plain numbers and scalars repeat; they are remembered by their texts.
         """
-        lexer = self._lexer
         if shape is None:
-            lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
+            self.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
         is_parameter = entry.role is Role.PARAMETER
-        plain = _PLAIN_IMMEDIATE.match(lexer.text, position)
+        plain = _PLAIN_IMMEDIATE.match(self.text, position)
         if plain is not None:
             known = self._known_numbers.get(plain[1]) if is_parameter else self._known_scalars.get((shape, plain[1]))
             if known is not None:
                 return {"number" if is_parameter else "literal": known}, plain.end()
-        lexer.move_to(position)
-        lexer.expect("(", f"after '{entry.name}'")
+        self.move_to(position)
+        self.expect("(", f"after '{entry.name}'")
         if is_parameter:
-            position = lexer.start
-            number = lexer.integer("the number of a parameter")
+            position = self.start
+            number = self.integer("the number of a parameter")
             if number < 0:
-                lexer.fail("the number of a parameter is not negative", position)
+                self.fail("the number of a parameter is not negative", position)
             fields: dict[str, Any] = {"number": number}
             if plain is not None:
                 self._known_numbers[plain[1]] = number
         else:
-            literal = self._literals.of_shape(shape)
+            literal = self.of_shape(shape)
             fields = {"literal": literal}
             if plain is not None:
                 self._known_scalars[shape, plain[1]] = literal
-        lexer.expect(")", f"after the value of a {entry.name}")
-        return fields, lexer.start
+        self.expect(")", f"after the value of a {entry.name}")
+        return fields, self.start
 
     def _add_nested(self, scope: Scope, head: _Head, operands: tuple[str, ...]) -> str:
         """Add an instruction that stood as an operand; it has a name of our making and no attributes."""
@@ -234,20 +226,20 @@ class OperandParser:
         self.check_operand_count(entry, len(operands), start)
         fields: dict[str, Any] = {}
         if wrapped is not None and entry.role is Role.ASYNC_START:
-            fields["calls"] = wrap(self, self._state, scope, shape, wrapped, operands, {}, {}, start)
+            fields["calls"] = wrap(self, scope, shape, wrapped, operands, {}, {}, start)
         attributes = self.make_attributes(entry, fields, start)
         if shape is None:
             shape = self.inferred_shape(scope, entry, operands, attributes, start)
         name = self._anonymous(scope, entry, shape, start, operands, attributes)
         if continues(entry):
-            check_continued(self._state, scope, scope.by_name[name], wrapped, start)
-            extend(self._state, scope, scope.by_name[name])
+            check_continued(self, scope, scope.by_name[name], wrapped, start)
+            extend(self, scope, scope.by_name[name])
         return name
 
     def _anonymous(
         self, scope: Scope, entry: Entry, shape: Shape, start: int, operands: tuple[str, ...], attributes: object
     ) -> str:
-        name = self._state.instruction_name(entry.name, scope)
+        name = self.instruction_name(entry.name, scope)
         self._add(scope, entry, name, shape, start, operands, attributes)
         return name
 
@@ -262,7 +254,7 @@ class OperandParser:
         attributes: object,
     ) -> None:
         """Add an instruction that an operand stands for, which ends before the current token."""
-        span = self._state.span(start, self._lexer.start)
+        span = self.span(start, self.start)
         scope.add(
             Instruction(name=name, shape=shape, opcode=entry.name, operands=operands, attributes=attributes, span=span),
         )
@@ -273,24 +265,21 @@ class OperandParser:
             return None
         for name, field in _required(entry.attributes):
             if field not in fields:
-                self._lexer.fail(f"{entry.name} needs the attribute '{name}', which is missing", start)
+                self.fail(f"{entry.name} needs the attribute '{name}', which is missing", start)
         return entry.attributes(**fields)
 
     def inferred_shape(
         self, scope: Scope, entry: Entry, operands: tuple[str, ...], attributes: object, start: int
     ) -> Shape:
         """The shape that an instruction without one has by the rule of its opcode."""
-        lexer = self._lexer
         if entry.infer is None or entry.states_shape:
-            lexer.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
+            self.fail(f"the shape of a {entry.name} cannot be inferred; it must be given", start)
         for field, word in unknown_words(attributes):
-            lexer.fail(
-                f"the shape of this {entry.name} must be given, as its {field.name} '{word}' is not known", start
-            )
+            self.fail(f"the shape of this {entry.name} must be given, as its {field.name} '{word}' is not known", start)
         shapes: list[Shape] = []
         for name in operands:
             if name not in scope.by_name:
-                lexer.fail(f"the shape of this {entry.name} depends on '{name}', which is not defined yet", start)
+                self.fail(f"the shape of this {entry.name} depends on '{name}', which is not defined yet", start)
             shapes.append(shape_as_operand(scope.by_name[name]))
         try:
             if entry.unstated is not None:
@@ -310,36 +299,35 @@ class OperandParser:
                 raise ShapeError("a dimension is larger than 2^63 - 1")
             return inferred
         except ShapeError as error:
-            lexer.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
+            self.fail(f"the shape of this {entry.name} cannot be inferred: {error.message}", start)
 
     def _called(self, entry: Entry, attributes: object, start: int) -> Iterator[ProgramShape]:
         """The signatures of the computations that an instruction without a shape calls."""
         for name in computation_names(attributes):
-            called = self._state.computations.get(name)
+            called = self.computations.get(name)
             if called is None:
                 message = f"the shape of this {entry.name} depends on computation '{name}', which is not defined yet"
-                self._lexer.fail(message, start)
+                self.fail(message, start)
             yield ProgramShape(called.parameter_shapes, called.result_shape)
+
+    def at_names(self) -> bool:
+        """Whether what follows an opening parenthesis is a list of plain operands; moves as far as it is."""
+        if self.at(")"):
+            return True
+        while True:
+            if self.kind == SHAPE:
+                self.advance()
+            if self.kind != NAME:
+                return False
+            self.advance()
+            while self.take("#"):
+                self.advance()
+            if not self.at(","):
+                return self.at(")")
+            self.advance()
 
 
 @cache
-def _required(cls: type) -> tuple[tuple[str, str], ...]:
+def _required(cls: type) -> Pairs:
     """The attributes that the text must give: their names there, and their fields."""
     return tuple((name, declared.field) for name, declared in attribute_fields(cls).items() if declared.is_required)
-
-
-def is_name_list(lexer: Lexer) -> bool:
-    """Whether what follows an opening parenthesis is a list of plain operands; the lexer moves as far as it is."""
-    if lexer.at(")"):
-        return True
-    while True:
-        if lexer.kind == SHAPE:
-            lexer.advance()
-        if lexer.kind != NAME:
-            return False
-        lexer.advance()
-        while lexer.take("#"):
-            lexer.advance()
-        if not lexer.at(","):
-            return lexer.at(")")
-        lexer.advance()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -18,14 +19,12 @@ from hloexec.core.arguments import require_flags, require_text
 from hloexec.core.ir import FileLocation, Module, Shape, StackFrame, StackFrames, part_at
 from hloexec.core.lifetimes import collection_paused
 from hloexec.errors import ParseError, warn
-from hloexec.language.text.attributes.annotations import INT32, AnnotationParser
-from hloexec.language.text.attributes.values import AttributeParser
+from hloexec.language.text.attributes.annotations import INT32
 from hloexec.language.text.instructions import InstructionParser
-from hloexec.language.text.lexer import END, NAME_PATTERN, NUMBER, Lexer
-from hloexec.language.text.shapes import ARRAY_PATTERN, ShapeParser
-from hloexec.language.text.state import ParserState, Scope
+from hloexec.language.text.lexer import END, NAME_PATTERN, NUMBER, STACK_FRAME_TABLES
+from hloexec.language.text.shapes import ARRAY_PATTERN
+from hloexec.language.text.state import Scope
 
-_DECLARATION = re.compile(rf"%?{NAME_PATTERN}: ({ARRAY_PATTERN})(?=[,)])")
 _SIGNATURE = re.compile(
     rf"\((%?{NAME_PATTERN}: {ARRAY_PATTERN}(?:, %?{NAME_PATTERN}: {ARRAY_PATTERN})*+)\) -> ({ARRAY_PATTERN}) (?=\{{)"
 )
@@ -77,7 +76,7 @@ def _parse_unwrapped(text: str, filename: str, line: int) -> Module | None:
         return None
     lines = text.split("\n")
     width = max(map(len, lines))
-    parser = _ModuleParser(found, filename, strict=False)
+    parser = _ModuleParser(found, filename)
     try:
         try:
             module = parser.run()
@@ -104,7 +103,9 @@ def _parse_surrounded(text: str, refused: _ModuleParser, error: ParseError, *, s
             raise error
         place = {name: getattr(error, name) for name in ("line", "column", "source_line", "filename")}
         raise ParseError(f"{error.message}; {hint}", **place) from None
-    module = _ModuleParser(reduced[0], error.filename, strict=False, warned=refused.warned).run()
+    parser = _ModuleParser(reduced[0], error.filename)
+    parser.warned = refused.warned
+    module = parser.run()
     for removed in reduced[1]:
         warn(f"{error.filename}: {removed}")
     return module
@@ -122,44 +123,32 @@ def _is_path(text: str) -> bool:
     return len(text) < 4096 and len(text.split()) == 1 and not {*"{}()="} & {*text} and bool({*"/\\."} & {*text})
 
 
-class _ModuleParser:
+class _ModuleParser(InstructionParser):
     """Reads the header, the tables and the computations of a module."""
 
-    def __init__(self, text: str, filename: str, *, strict: bool, warned: set[str] | None = None) -> None:
-        self._lexer = Lexer(text, filename)
-        self._state = ParserState(self._lexer, strict=strict, warned=warned)
-        self._shapes = ShapeParser(self._lexer, strict=strict)
-        self._attributes = AttributeParser(self._state, self._shapes)
-        self._annotations = AnnotationParser(self._state, self._attributes)
-        self._instructions = InstructionParser(self._state, self._shapes, self._attributes, self._annotations)
-
-    @property
-    def warned(self) -> set[str]:
-        """What has been warned about."""
-        return self._state.warned
+    __slots__ = ()
 
     def run(self) -> Module:
         """text ::= module | computations | instruction"""
-        lexer = self._lexer
-        if lexer.kind == END:
-            lexer.fail("expected a module, found an empty text")
-        if lexer.at_word("HloModule"):
-            lexer.advance()
-            start = lexer.start
-            name = lexer.name("the name of the module")
+        if self.kind == END:
+            self.fail("expected a module, found an empty text")
+        if self.at_word("HloModule"):
+            self.advance()
+            start = self.start
+            name = self.name("the name of the module")
             header = self._header()
             header["stack_frames"] = self._stack_frames()
-        elif lexer.at_word("ENTRY") or lexer.following() == "{" or self._at_signature():
-            start, name, header = lexer.start, "", {}
+        elif self.at_word("ENTRY") or self.following() == "{" or self._at_signature():
+            start, name, header = self.start, "", {}
         else:
             return self._single_instruction()
         entry_name = self._all_computations()
         module = Module(
             name=name or f"module_{entry_name}",
-            computations=tuple(self._state.computations.values()),
+            computations=tuple(self.computations.values()),
             entry_name=entry_name,
-            source=lexer.text,
-            filename=lexer.filename,
+            source=self.text,
+            filename=self.filename,
             **header,
         )
         self._check_header(module, start)
@@ -167,185 +156,168 @@ class _ModuleParser:
 
     def _at_signature(self) -> bool:
         """Whether a computation with its signature comes first: XLA's parser demands a header before such a one."""
-        return not self._state.strict and _COMPUTATION_LINE.match(self._lexer.text, self._lexer.start) is not None
+        return not self.strict and _COMPUTATION_LINE.match(self.text, self.start) is not None
 
     def _header(self) -> dict[str, Any]:
         """(',' name '=' value)*"""
-        lexer = self._lexer
-        attributes = self._attributes
         readers: dict[str, Callable[[str], Any]] = {
-            "is_scheduled": lexer.boolean,
-            "replica_count": lexer.integer,
-            "num_partitions": lexer.integer,
-            "input_output_alias": attributes.input_output_alias,
-            "buffer_donor": attributes.buffer_donor,
-            "alias_passthrough_params": lexer.boolean,
-            "entry_computation_layout": attributes.entry_layout,
-            "frontend_attributes": self._annotations.frontend_attributes,
-            "allow_spmd_sharding_propagation_to_parameters": attributes.booleans,
-            "allow_spmd_sharding_propagation_to_output": attributes.booleans,
-            "origin_recovery_table": self._annotations.recovery_table,
+            "is_scheduled": self.boolean,
+            "replica_count": self.integer,
+            "num_partitions": self.integer,
+            "input_output_alias": self.input_output_alias,
+            "buffer_donor": self.buffer_donor,
+            "alias_passthrough_params": self.boolean,
+            "entry_computation_layout": self.entry_layout,
+            "frontend_attributes": self.frontend_attributes,
+            "allow_spmd_sharding_propagation_to_parameters": self.booleans,
+            "allow_spmd_sharding_propagation_to_output": self.booleans,
+            "origin_recovery_table": self.recovery_table,
         }
         fields: dict[str, Any] = {}
         unknown: list[tuple[str, str]] = []
-        while lexer.take(","):
-            start = lexer.start
-            name = lexer.attribute_name("a module attribute")
+        while self.take(","):
+            start = self.start
+            name = self.attribute_name("a module attribute")
             if name in fields or any(name == other for other, _ in unknown):
-                lexer.fail(f"the module attribute '{name}' occurs twice", start)
+                self.fail(f"the module attribute '{name}' occurs twice", start)
             if name in readers:
                 fields[name] = readers[name](f"the module attribute '{name}'")
             else:
                 if name not in _WITHOUT_MEANING:
-                    self._state.unknown(f"the module attribute '{name}'", start, readers)
-                unknown.append((name, attributes.unknown_value()))
+                    self.unknown(f"the module attribute '{name}'", start, readers)
+                unknown.append((name, self.unknown_value()))
         fields["unknown_attributes"] = tuple(unknown)
         return fields
 
     def _check_header(self, module: Module, start: int) -> None:
         """What XLA's parser says of the header once the computations are known."""
-        lexer = self._lexer
         for alias in module.input_output_alias:
             if part_at(module.entry.result_shape, alias.output_index) is None:
-                lexer.fail(
+                self.fail(
                     f"input_output_alias names the output {set(alias.output_index) or '{}'}, which is not there", start
                 )
 
     def _stack_frames(self) -> StackFrames | None:
         """['FileNames' (int string)* 'FunctionNames' (int string)* 'FileLocations' (int location)*
         'StackFrames' (int frame)*]"""
-        lexer = self._lexer
-        if not lexer.at_word("FileNames"):
+        if not self.at_word(STACK_FRAME_TABLES[0]):
             return None
-        lexer.advance()
-        file_names = self._numbered(lambda: lexer.string("a file name"))
-        self._section("FunctionNames")
-        function_names = self._numbered(lambda: lexer.string("a function name"))
-        self._section("FileLocations")
-        locations = self._numbered(lambda: self._record(FileLocation))
-        self._section("StackFrames")
-        frames = self._numbered(lambda: self._record(StackFrame))
-        return StackFrames(file_names, function_names, locations, frames)
-
-    def _section(self, word: str) -> None:
-        lexer = self._lexer
-        if not lexer.at_word(word):
-            lexer.fail(f"expected '{word}', found {lexer.describe()}")
-        lexer.advance()
-
-    def _numbered(self, read: Callable[[], Any]) -> tuple[Any, ...]:
-        found = []
-        while self._lexer.kind == NUMBER:
-            self._lexer.integer("a row number")
-            found.append(read())
-        return tuple(found)
+        tables: list[tuple[Any, ...]] = []
+        names = (partial(self.string, what) for what in ("a file name", "a function name"))
+        records = (partial(self._record, cls) for cls in (FileLocation, StackFrame))
+        for word, read in zip(STACK_FRAME_TABLES, (*names, *records), strict=True):
+            if not self.at_word(word):
+                self.fail(f"expected '{word}', found {self.describe()}")
+            self.advance()
+            rows = []
+            while self.kind == NUMBER:
+                self.integer("a row number")
+                rows.append(read())
+            tables.append(tuple(rows))
+        return StackFrames(*tables)
 
     def _record(self, cls: type) -> Any:
         """'{' ([','] field '=' int)* '}' with every field of an attrs class of integers of 32 bits; unless strict,
         those with a default may be left out"""
-        lexer = self._lexer
         names = [field.name for field in attrs.fields(cls)]
-        start = lexer.start
-        lexer.expect("{", "before a row of a table")
+        start = self.start
+        self.expect("{", "before a row of a table")
         fields: dict[str, int] = {}
-        while not lexer.at("}"):
-            lexer.take(",")
-            position = lexer.start
-            name = lexer.attribute_name("a field of the row")
+        while not self.at("}"):
+            self.take(",")
+            position = self.start
+            name = self.attribute_name("a field of the row")
             if name not in names or name in fields:
-                lexer.fail(f"a row has the fields {', '.join(names)}, each once; found '{name}'", position)
-            position = lexer.start
-            fields[name] = lexer.integer(f"the field '{name}'")
+                self.fail(f"a row has the fields {', '.join(names)}, each once; found '{name}'", position)
+            position = self.start
+            fields[name] = self.integer(f"the field '{name}'")
             if fields[name] not in INT32:
-                lexer.fail(f"the field '{name}' does not fit 32 bits", position)
+                self.fail(f"the field '{name}' does not fit 32 bits", position)
         for field in attrs.fields(cls):
-            if field.name not in fields and (self._state.strict or field.default is attrs.NOTHING):
-                lexer.fail(f"the row lacks the field '{field.name}'", start)
-        lexer.advance()
+            if field.name not in fields and (self.strict or field.default is attrs.NOTHING):
+                self.fail(f"the row lacks the field '{field.name}'", start)
+        self.advance()
         return cls(**fields)
 
     def _single_instruction(self) -> Module:
         """instruction, with or without 'name ='; operands that are not defined become parameters"""
-        lexer = self._lexer
         scope = Scope("_", makes_parameters=True)
-        self._state.reserved.add("_")
-        if self._shapes.at_shape():
-            self._instructions.right_hand_side(scope, "_", lexer.start)
+        self.reserved.add("_")
+        if self.at_shape():
+            self.right_hand_side(scope, "_", self.start)
         else:
-            self._instructions.instruction(scope)
-        if lexer.kind != END:
-            lexer.fail(f"expected the end of the text after a single instruction, found {lexer.describe()}")
+            self.instruction(scope)
+        if self.kind != END:
+            self.fail(f"expected the end of the text after a single instruction, found {self.describe()}")
         for instruction in scope.instructions:
             if scope.by_name[instruction.name] is not instruction:
                 position = instruction.span.start if instruction.span else None
-                lexer.fail(f"'{instruction.name}' is an operand of its own", position)
-        self._state.finish(scope, "main", lexer.start, lexer.start)
-        computations = tuple(self._state.computations.values())
+                self.fail(f"'{instruction.name}' is an operand of its own", position)
+        self.finish(scope, "main", self.start, self.start)
+        computations = tuple(self.computations.values())
         self._check_references({computation.name for computation in computations})
         return Module(
             name="_",
             computations=computations,
             entry_name="_",
             is_scheduled=True,
-            source=lexer.text,
-            filename=lexer.filename,
+            source=self.text,
+            filename=self.filename,
         )
 
     def _all_computations(self) -> str:
         """computation+; the entry is the one marked ENTRY, else the last"""
-        lexer = self._lexer
         entry_name = None
         last = ""
-        while lexer.kind != END or not last:
-            start = lexer.start
-            is_entry = lexer.at_word("ENTRY")
+        while self.kind != END or not last:
+            start = self.start
+            is_entry = self.at_word("ENTRY")
             if is_entry:
-                lexer.advance()
+                self.advance()
             last = self._computation()
             if is_entry:
                 if entry_name is not None:
-                    lexer.fail(f"a module has one ENTRY, and '{entry_name}' is it already", start)
+                    self.fail(f"a module has one ENTRY, and '{entry_name}' is it already", start)
                 entry_name = last
-        self._check_references(self._state.computations)
+        self._check_references(self.computations)
         return entry_name or last
 
     def _check_references(self, known: Iterable[str]) -> None:
-        for name, position in self._state.references:
+        for name, position in self.references:
             if name not in known:
-                self._lexer.fail(f"the computation '{name}' does not exist", position)
+                self.fail(f"the computation '{name}' does not exist", position)
 
     def _computation(self) -> str:
         """['ENTRY'] name ['(' [name shape (',' name shape)*] ')' '->' shape] body [',' 'execution_thread=' string]"""
-        lexer = self._lexer
-        start = lexer.start
-        name = lexer.name("the name of a computation")
-        if name in self._state.computations:
-            lexer.fail(f"the computation '{name}' is defined twice", start)
+        start = self.start
+        name = self.name("the name of a computation")
+        if name in self.computations:
+            self.fail(f"the computation '{name}' is defined twice", start)
         declared: Shape | None = None
-        declared_at = lexer.start
-        usual = _SIGNATURE.match(lexer.text, lexer.start)
-        if usual is not None and all(map(self._shapes.known, _SHAPE_OF_PARAMETER.findall(usual[1]))):
+        declared_at = self.start
+        usual = _SIGNATURE.match(self.text, self.start)
+        if usual is not None and all(map(self.known, _SHAPE_OF_PARAMETER.findall(usual[1]))):
             declared_at = usual.start(2)
-            declared = self._shapes.known(usual[2])
+            declared = self.known(usual[2])
         if usual is not None and declared is not None:
-            lexer.move_to(usual.end())
-        elif lexer.at("("):
-            self._attributes.items("(", ")", "the parameters of a computation", self._parameter_declaration)
-            lexer.expect("->", "before the result shape of a computation")
-            declared_at = lexer.start
-            declared = self._shapes.shape()
+            self.move_to(usual.end())
+        elif self.at("("):
+            self.items("(", ")", "the parameters of a computation", self._parameter_declaration)
+            self.expect("->", "before the result shape of a computation")
+            declared_at = self.start
+            declared = self.shape()
         scope = Scope(name)
-        self._instructions.body(scope)
+        self.body(scope)
         thread = None
-        while lexer.take(","):
-            position = lexer.start
-            attribute = lexer.attribute_name("an attribute of the computation")
+        while self.take(","):
+            position = self.start
+            attribute = self.attribute_name("an attribute of the computation")
             if attribute != "execution_thread" or thread is not None:
-                lexer.fail(f"a computation has one attribute, execution_thread, found '{attribute}'", position)
-            thread = lexer.string("the execution thread")
-        computation = self._state.finish(scope, "main" if thread is None else thread, start, lexer.start)
+                self.fail(f"a computation has one attribute, execution_thread, found '{attribute}'", position)
+            thread = self.string("the execution thread")
+        computation = self.finish(scope, "main" if thread is None else thread, start, self.start)
         if declared is not None and not declared.compatible(computation.result_shape):
-            lexer.fail(
+            self.fail(
                 f"the computation '{name}' is declared to give {declared}, but its root "
                 f"'{computation.root_name}' gives {computation.result_shape}",
                 declared_at,
@@ -354,10 +326,6 @@ class _ModuleParser:
 
     def _parameter_declaration(self) -> None:
         """name [':'] shape"""
-        usual = _DECLARATION.match(self._lexer.text, self._lexer.start)
-        if usual is not None and self._shapes.known(usual[1]) is not None:
-            self._lexer.move_to(usual.end())
-            return
-        self._lexer.name("the name of a parameter")
-        self._lexer.take(":")
-        self._shapes.shape()
+        self.name("the name of a parameter")
+        self.take(":")
+        self.shape()

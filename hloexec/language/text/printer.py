@@ -24,7 +24,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import braced, quoted
 from hloexec.errors import VerificationError
 from hloexec.language.text.attributes import printing as write
-from hloexec.language.text.lexer import RESERVED, escape
+from hloexec.language.text.lexer import RESERVED, STACK_FRAME_TABLES, escape
 from hloexec.language.text.shape_text import literal_text, literal_with_shape_text, shape_text, shapes_text
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.registry import Role, find_opcode
@@ -111,14 +111,10 @@ def _aliases(module: Module) -> Iterator[str]:
 
 
 def _stack_frames(frames: StackFrames) -> str:
-    lines = ["\nFileNames"]
-    lines += (f'{i} "{escape(name)}"' for i, name in enumerate(frames.file_names, 1))
-    lines.append("\nFunctionNames")
-    lines += (f'{i} "{escape(name)}"' for i, name in enumerate(frames.function_names, 1))
-    lines.append("\nFileLocations")
-    lines += (f"{i} {_record(row)}" for i, row in enumerate(frames.file_locations, 1))
-    lines.append("\nStackFrames")
-    lines += (f"{i} {_record(row)}" for i, row in enumerate(frames.stack_frames, 1))
+    lines: list[str] = []
+    for word, rows in zip(STACK_FRAME_TABLES, attrs.astuple(frames, recurse=False), strict=True):
+        lines.append(f"\n{word}")
+        lines += (f"{i} {write.quoted(row) if isinstance(row, str) else _record(row)}" for i, row in enumerate(rows, 1))
     return "\n".join(lines) + "\n\n"
 
 

@@ -36,10 +36,7 @@ def shape_text(shape: Shape, layouts: bool = True) -> str:
 
 
 def _array(shape: ArrayShape, layouts: bool = True) -> str:
-    if not shape.dynamic_dimensions:
-        text = f"{shape.element_type.name}[{','.join(map(str, shape.dimensions))}]"
-    else:
-        text = str(shape)
+    text = str(shape)
     if shape.layout is not None and layouts and (layout := _layout(shape.layout)) != "{}":
         text += layout
     return text

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
-from hloexec.language.text.lexer import END, NAME, NUMBER, SHAPE, SKIPPED, Lexer
+from hloexec.core.values import Ints
+from hloexec.language.text.lexer import NAME, NUMBER, SHAPE, SKIPPED, Lexer
 
 ARRAY_PATTERN = r"[a-z][a-z0-9]*\[[0-9,]*+\](?:\{[^{}\"/]*+\})?"
 """What the usual array shape looks like; `ShapeParser.known` says whether a text is one."""
@@ -31,25 +32,26 @@ _T = TypeVar("_T")
 
 def parse_shape(text: str) -> Shape:
     """A shape by itself, `f32[2,3]` or `(f32[2,3], s32[])`; raises ParseError."""
-    lexer = Lexer(text, "<shape>")
-    found = ShapeParser(lexer).shape()
-    if lexer.kind != END:
-        lexer.fail(f"expected the end of the shape, found {lexer.describe()}")
+    parser = ShapeParser(text, "<shape>")
+    found = parser.shape()
+    parser.end_of("the shape")
     return found
 
 
-class ShapeParser:
-    """Reads shapes from a lexer."""
+class ShapeParser(Lexer):
+    """Reads shapes."""
 
-    __slots__ = ("_known", "_known_tuples", "_layout_fields", "_lexer", "_strict")
+    __slots__ = ("_known", "_known_tuples")
 
-    def __init__(self, lexer: Lexer, *, strict: bool = False) -> None:
-        self._lexer = lexer
-        self._strict = strict
+    def __init__(self, text: str, filename: str = "<string>", *, strict: bool = False) -> None:
+        super().__init__(text, filename, strict=strict)
         self._known: dict[str, ArrayShape] = {}
         self._known_tuples: dict[str, TupleShape] = {}
+
+    def _layout_fields(self) -> tuple[tuple[str, str, Callable[[], Any]], ...]:
+        """The fields that a layout may have, in their order: what begins each, its name, and what reads it."""
         number, stored_type = self._number, self._stored_type
-        self._layout_fields: tuple[tuple[str, str, Callable[[], Any]], ...] = (
+        return (
             ("D", "dim_level_types", self._dim_level_types),
             ("T", "tiles", self._tiles),
             ("L", "tail_padding_alignment_in_elements", lambda: number("the tail padding alignment", 1)),
@@ -61,7 +63,6 @@ class ShapeParser:
             ("P", "", self._no_physical_shape),
             ("M", "dynamic_shape_metadata_prefix_bytes", lambda: number("the metadata prefix")),
         )
-        """The fields that a layout may have, in their order: what begins each, its name, and what reads it."""
 
     def known(self, text: str) -> ArrayShape | None:
         """The array shape of a text that was read before, or that is a simple one."""
@@ -69,13 +70,12 @@ class ShapeParser:
 
     def at_shape(self) -> bool:
         """Whether the current token can begin a shape."""
-        lexer = self._lexer
-        if lexer.kind == SHAPE or lexer.at("("):
+        if self.kind == SHAPE or self.at("("):
             return True
-        if lexer.kind != NAME:
+        if self.kind != NAME:
             return False
-        following = lexer.text[lexer.end : lexer.end + 1]
-        return (lexer.value == "b" and following == "(") or lexer.value in ELEMENT_TYPES
+        following = self.text[self.end : self.end + 1]
+        return (self.value == "b" and following == "(") or self.value in ELEMENT_TYPES
 
     def shape(self) -> Shape:
         """shape ::= array | '(' [shape (',' shape)*] ')' | 'b(' shape ')'
@@ -83,77 +83,73 @@ class ShapeParser:
         The open tuples are on a stack of our own, and no more than a limit: what else works on nested tuples takes time
         in proportion to the square of their depth.
         """
-        lexer = self._lexer
         open_tuples: list[tuple[list[Shape], re.Match[str] | None]] = []
         while True:
             found: Shape | None
-            if lexer.at("("):
-                flat = _FLAT_TUPLE.match(lexer.text, lexer.start)
+            if self.at("("):
+                flat = _FLAT_TUPLE.match(self.text, self.start)
                 found = None if flat is None else self._known_tuples.get(flat[0])
                 if flat is not None and found is not None:
-                    lexer.move_to(flat.end())
+                    self.move_to(flat.end())
                 else:
                     if len(open_tuples) == _MOST_NESTED:
-                        lexer.fail(f"a tuple shape nests deeper than {_MOST_NESTED} tuples")
-                    lexer.advance()
-                    if not lexer.take(")"):
+                        self.fail(f"a tuple shape nests deeper than {_MOST_NESTED} tuples")
+                    self.advance()
+                    if not self.take(")"):
                         open_tuples.append(([], flat))
                         continue
                     found = TupleShape(())
-            elif lexer.at_word("b") and lexer.text.startswith("(", lexer.end):
+            elif self.at_word("b") and self.text.startswith("(", self.end):
                 found = self._buffer()
             else:
                 found = self.array()
             while open_tuples:
                 open_tuples[-1][0].append(found)
-                if lexer.take(","):
+                if self.take(","):
                     break
-                lexer.expect(")", "at the end of a tuple shape")
+                self.expect(")", "at the end of a tuple shape")
                 elements, flat = open_tuples.pop()
                 found = TupleShape(tuple(elements))
-                if flat is not None and not lexer.text[flat.end() : lexer.start].strip():
+                if flat is not None and not self.text[flat.end() : self.start].strip():
                     self._known_tuples[flat[0]] = found
             else:
                 return found
 
     def _buffer(self) -> BufferShape:
         """'b(' array ')'"""
-        lexer = self._lexer
-        lexer.advance()
-        lexer.expect("(", "after 'b' of a buffer shape")
-        start = lexer.start
+        self.advance()
+        self.expect("(", "after 'b' of a buffer shape")
+        start = self.start
         element = self.array()
         if not element.is_array:
-            lexer.fail("a buffer shape holds an array", start)
-        lexer.expect(")", "at the end of a buffer shape")
+            self.fail("a buffer shape holds an array", start)
+        self.expect(")", "at the end of a buffer shape")
         return BufferShape(element)
 
     def array(self) -> ArrayShape:
         """array ::= type '[' [dimension (',' dimension)*] ']' [layout]"""
-        lexer = self._lexer
-        if lexer.kind == SHAPE:
-            text = lexer.value
+        if self.kind == SHAPE:
+            text = self.value
             known = self._known.get(text)
             if known is None:
                 return self._new_array(text)
-            start = lexer.start
-            lexer.advance()
-            if lexer.value != "{" or text[-1] == "}" or not _LAYOUT_START.match(lexer.text, lexer.end):
+            start = self.start
+            self.advance()
+            if self.value != "{" or text[-1] == "}" or not _LAYOUT_START.match(self.text, self.end):
                 return known
             # A layout that the token's pattern does not hold (a comment in it, say): read it token by token.
-            lexer.move_to(start)
+            self.move_to(start)
         return self._array_by_parts()
 
     def _new_array(self, text: str) -> ArrayShape:
         """An array shape that was not seen before; remembered if the token holds all of it."""
-        lexer = self._lexer
-        token_end = lexer.end
+        token_end = self.end
         simple = self._simple(text) if text[-1] == "}" else None
         if simple is not None:
-            lexer.advance()
+            self.advance()
             return simple
         shape = self._array_by_parts()
-        if lexer.end > token_end and not lexer.text[token_end : lexer.start].strip():
+        if self.end > token_end and not self.text[token_end : self.start].strip():
             self._known[text] = shape
         return shape
 
@@ -175,54 +171,52 @@ class ShapeParser:
         return shape
 
     def _array_by_parts(self) -> ArrayShape:
-        lexer = self._lexer
-        start = lexer.start
+        start = self.start
         element_type = self._element_type("a shape")
-        lexer.expect("[", "after the element type of a shape")
+        self.expect("[", "after the element type of a shape")
         dimensions: list[int] = []
         dynamic: list[bool] = []
-        while not lexer.at("]"):
-            if lexer.take("?"):
+        while not self.at("]"):
+            if self.take("?"):
                 dimensions.append(UNBOUNDED)
                 dynamic.append(True)
             else:
-                bounded = lexer.take("<=")
+                bounded = self.take("<=")
                 dimensions.append(self._at_least(0, "a dimension"))
                 dynamic.append(bounded)
-            if not lexer.take(","):
+            if not self.take(","):
                 break
-            if lexer.at("]"):
-                lexer.fail("expected a dimension after ','")
-        lexer.expect("]", "at the end of the dimensions")
+            if self.at("]"):
+                self.fail("expected a dimension after ','")
+        self.expect("]", "at the end of the dimensions")
         if not element_type.is_array and dimensions:
-            lexer.fail(f"a shape of type {element_type.name} has no dimensions", start)
+            self.fail(f"a shape of type {element_type.name} has no dimensions", start)
         layout = None
-        if lexer.at("{") and _LAYOUT_START.match(lexer.text, lexer.end):
-            layout_start = lexer.start
+        if self.at("{") and _LAYOUT_START.match(self.text, self.end):
+            layout_start = self.start
             layout = self._layout()
             if len(layout.minor_to_major) != len(dimensions):
-                lexer.fail(
+                self.fail(
                     f"the shape has {len(dimensions)} dimensions, but its layout orders {len(layout.minor_to_major)}",
                     layout_start,
                 )
             if sorted(layout.minor_to_major) != list(range(len(dimensions))):
-                lexer.fail("a layout names every dimension once", layout_start)
+                self.fail("a layout names every dimension once", layout_start)
             if layout == Layout(()):  # says nothing: {:S(0)} of a scalar
                 layout = None
-            elif self._strict and not element_type.is_array:
-                lexer.fail(f"a shape of type {element_type.name} has no layout", layout_start)
+            elif self.strict and not element_type.is_array:
+                self.fail(f"a shape of type {element_type.name} has no layout", layout_start)
         return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
 
     def _element_type(self, what: str) -> ElementType:
         """The name of an element type, whether it stands alone or begins a shape token."""
-        lexer = self._lexer
-        if lexer.kind == SHAPE:
-            name = lexer.value[: lexer.value.index("[")]
-            lexer.move_to(lexer.start + len(name))
+        if self.kind == SHAPE:
+            name = self.value[: self.value.index("[")]
+            self.move_to(self.start + len(name))
             return ELEMENT_TYPES[name]
-        if lexer.kind == NAME and lexer.value in ELEMENT_TYPES:
-            return ELEMENT_TYPES[lexer.word("an element type")]
-        raise lexer.error(f"expected the element type of {what}, found {lexer.describe()}")
+        if self.kind == NAME and self.value in ELEMENT_TYPES:
+            return ELEMENT_TYPES[self.word("an element type")]
+        raise self.error(f"expected the element type of {what}, found {self.describe()}")
 
     def _layout(self) -> Layout:
         """layout ::= '{' [int (',' int)*] [':' fields] '}'
@@ -230,96 +224,89 @@ class ShapeParser:
         fields ::= ['D(' level… ')'] ['T' ('(' tile ')')+] ['L(' int ')'] ['#(' type ')'] ['*(' type ')'] ['E(' int ')']
                    ['S(' int ')'] ['SC' ('(' int ':' int… ')')+] ['P(' shape ')'] ['M(' int ')']
         """
-        lexer = self._lexer
-        lexer.expect("{", "at the start of a layout")
+        self.expect("{", "at the start of a layout")
         minor_to_major: list[int] = []
-        if lexer.kind == NUMBER:
-            minor_to_major.append(lexer.integer("a dimension number"))
-            while lexer.take(","):
-                minor_to_major.append(lexer.integer("a dimension number"))
+        if self.kind == NUMBER:
+            minor_to_major.append(self.integer("a dimension number"))
+            while self.take(","):
+                minor_to_major.append(self.integer("a dimension number"))
         fields: dict[str, Any] = {}
-        if lexer.take(":"):
-            for mark, field, read in self._layout_fields:
-                if self._field(mark):
+        if self.take(":"):
+            for mark, field, read in self._layout_fields():
+                if self._take_mark(mark):
                     fields[field] = read()
-        lexer.expect("}", "at the end of a layout")
+        self.expect("}", "at the end of a layout")
         return Layout(tuple(minor_to_major), **fields)
 
     def _no_physical_shape(self) -> None:
-        self._lexer.fail("a physical shape belongs to sparse arrays, which XLA no longer has", self._lexer.start)
+        self.fail("a physical shape belongs to sparse arrays, which XLA no longer has", self.start)
 
-    def _field(self, mark: str) -> bool:
+    def _take_mark(self, mark: str) -> bool:
         """Whether a layout field of this letter or sign comes next; moves past it."""
-        if self._lexer.at_word(mark) or self._lexer.at(mark):
-            self._lexer.advance()
+        if self.at_word(mark) or self.at(mark):
+            self.advance()
             return True
         return False
 
     def _at_least(self, minimum: int, what: str) -> int:
         """An integer from `minimum` to the largest of 64 bits."""
-        lexer = self._lexer
-        start, written = lexer.start, lexer.value
-        value = lexer.integer(what)
+        start, written = self.start, self.value
+        value = self.integer(what)
         if value < minimum:
-            lexer.fail(f"{what} is a number from {minimum} to {MAXIMUM_SIZE}, but is {written}", start)
+            self.fail(f"{what} is a number from {minimum} to {MAXIMUM_SIZE}, but is {written}", start)
         return value
 
     def _number(self, what: str, minimum: int = 0) -> int:
         """'(' int ')'"""
-        lexer = self._lexer
-        lexer.expect("(", f"before {what}")
+        self.expect("(", f"before {what}")
         value = self._at_least(minimum, what)
-        lexer.expect(")", f"after {what}")
+        self.expect(")", f"after {what}")
         return value
 
     def _dim_level_types(self) -> tuple[str, ...]:
         """'(' level (',' level)* ')', level ::= [DCSH] ['+'] ['~']"""
-        lexer = self._lexer
-        lexer.expect("(", "before the dimension level types")
+        self.expect("(", "before the dimension level types")
 
         def level() -> str:
-            if lexer.kind != NAME or lexer.value not in _DIM_LEVEL_TYPES:
-                lexer.fail(f"expected a dimension level type (D, C, S or H), found {lexer.describe()}")
-            found = lexer.word("a dimension level type")
-            return found + "".join(mark for mark in "+~" if lexer.take(mark))
+            if self.kind != NAME or self.value not in _DIM_LEVEL_TYPES:
+                self.fail(f"expected a dimension level type (D, C, S or H), found {self.describe()}")
+            found = self.word("a dimension level type")
+            return found + "".join(mark for mark in "+~" if self.take(mark))
 
-        return self._rest(level, "the dimension level types")
+        return self.rest(level, "the dimension level types")
 
-    def _rest(self, item: Callable[[], _T], what: str) -> tuple[_T, ...]:
+    def rest(self, item: Callable[[], _T], what: str) -> tuple[_T, ...]:
         """[item (',' item)* [',']] ')'"""
         found: list[_T] = []
-        while not self._lexer.at(")"):
+        while not self.at(")"):
             found.append(item())
-            if not self._lexer.take(","):
+            if not self.take(","):
                 break
-        self._lexer.expect(")", f"after {what}")
+        self.expect(")", f"after {what}")
         return tuple(found)
 
-    def _tiles(self) -> tuple[tuple[int, ...], ...]:
+    def _tiles(self) -> tuple[Ints, ...]:
         """('(' (int | '*') (',' (int | '*'))* ')')+"""
-        lexer = self._lexer
-        tiles: list[tuple[int, ...]] = []
-        while not tiles or lexer.at("("):
-            lexer.expect("(", "before a tile")
-            tiles.append(self._rest(lambda: -1 if lexer.take("*") else self._at_least(1, "a tile dimension"), "a tile"))
+        tiles: list[Ints] = []
+        while not tiles or self.at("("):
+            self.expect("(", "before a tile")
+            tiles.append(self.rest(lambda: -1 if self.take("*") else self._at_least(1, "a tile dimension"), "a tile"))
         return tuple(tiles)
 
     def _stored_type(self, what: str) -> ElementType:
         """'(' type ')'"""
-        lexer = self._lexer
-        lexer.expect("(", f"before the {what} type of a layout")
+        self.expect("(", f"before the {what} type of a layout")
         element_type = self._element_type("a layout")
-        lexer.expect(")", f"after the {what} type of a layout")
+        self.expect(")", f"after the {what} type of a layout")
         return element_type
 
     def _split_configs(self) -> tuple[SplitConfig, ...]:
         """('(' int ':' [int (',' int)*] ')')+"""
-        lexer = self._lexer
         configs: list[SplitConfig] = []
-        while not configs or lexer.at("("):
-            lexer.expect("(", "before a split config")
-            dimension = lexer.integer("the dimension of a split")
-            lexer.expect(":", "after the dimension of a split")
-            indices = self._rest(lambda: lexer.integer("a split index"), "a split config")
+        while not configs or self.at("("):
+            self.expect("(", "before a split config")
+            dimension = self.integer("the dimension of a split")
+            self.expect(":", "after the dimension of a split")
+            indices = self.rest(lambda: self.integer("a split index"), "a split config")
             configs.append(SplitConfig(dimension, indices))
         return tuple(configs)

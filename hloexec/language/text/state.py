@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
-from hloexec.core.ir import Computation, Instruction, Shape, Span
+from hloexec.core.ir import Computation, Instruction, Literal, Metadata, Shape, Span
 from hloexec.core.structs import define
 from hloexec.errors import warn
-from hloexec.language.text.lexer import NAME_PATTERN, Lexer
+from hloexec.language.text.lexer import NAME_PATTERN
+from hloexec.language.text.literals import LiteralParser
 from hloexec.ops.registry import find_opcode
 
 _DEFINED = re.compile(rf"({NAME_PATTERN})\s*+=")
@@ -50,12 +52,29 @@ class Scope:
         self.add(Instruction(name=name, shape=shape, opcode=entry.name, attributes=attributes, span=span))
 
 
-class ParserState:
-    """The module under construction."""
+class ParserState(LiteralParser):
+    """Keeps the module under construction."""
 
-    def __init__(self, lexer: Lexer, *, strict: bool, warned: set[str] | None = None) -> None:
-        self.lexer = lexer
-        self.strict = strict
+    __slots__ = (
+        "_anonymous_counts",
+        "_common",
+        "_depth",
+        "_known_metadata",
+        "_known_numbers",
+        "_known_scalars",
+        "_known_strings",
+        "_names",
+        "_numbers",
+        "_own",
+        "computations",
+        "implied",
+        "references",
+        "reserved",
+        "warned",
+    )
+
+    def __init__(self, text: str, filename: str = "<string>", *, strict: bool = False) -> None:
+        super().__init__(text, filename, strict=strict)
         self.computations: dict[str, Computation] = {}
         self.references: list[tuple[str, int]] = []
         """Computations that were called before they were defined, with the positions."""
@@ -63,13 +82,23 @@ class ParserState:
         """Names of computations that are still being read."""
         self.implied: set[str] = set()
         """Names of computations that asynchronous starts imply."""
-        self._anonymous: dict[str, int] = {}
+        self._anonymous_counts: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         """The numbers last tried for the names of computations."""
         self._names: set[str] | None = None
         """All that the text defines, once it matters."""
-        self.warned: set[str] = set() if warned is None else warned
+        self.warned: set[str] = set()
         """What has been warned about."""
+        self._own: dict[type | None, dict[str, Any]] = {}
+        """How attributes are read, by the classes that declare them."""
+        self._common: dict[str, Any] = {}
+        """How those are read that any instruction may carry."""
+        self._known_strings: dict[str, str] = {}
+        self._known_metadata: dict[str, Metadata] = {}
+        self._known_numbers: dict[str, int] = {}
+        self._known_scalars: dict[tuple[Shape, str], Literal] = {}
+        self._depth = 0
+        """How many bodies of computations are open in one another."""
 
     def finish(self, scope: Scope, thread: str, start: int, end: int) -> Computation:
         """Add the computation that a scope has become."""
@@ -85,7 +114,7 @@ class ParserState:
 
     def span(self, start: int, end: int) -> Span:
         """From `start` to `end`, without the space before it."""
-        text = self.lexer.text
+        text = self.text
         while end > start and text[end - 1].isspace():
             end -= 1
         return Span(start, end)
@@ -103,8 +132,8 @@ class ParserState:
     def instruction_name(self, opcode: str, scope: Scope) -> str:
         """A name for an instruction that has none, new in the module and in `scope`."""
         while True:
-            number = self._anonymous.get(opcode, 0)
-            self._anonymous[opcode] = number + 1
+            number = self._anonymous_counts.get(opcode, 0)
+            self._anonymous_counts[opcode] = number + 1
             name = f"{opcode}.anon.{number}" if number else f"{opcode}.anon"
             if name not in scope.by_name:
                 return name
@@ -112,7 +141,7 @@ class ParserState:
     def element_name(self, name: str, index: int, scope: Scope) -> str:
         """`name_index`, as XLA calls the element; or `name_index.1`, `name_index.2`, … if the text has that name."""
         if self._names is None:
-            self._names = set(_DEFINED.findall(self.lexer.text))
+            self._names = set(_DEFINED.findall(self.text))
         number, candidate = 0, f"{name}_{index}"
         while candidate in self._names or candidate in scope.by_name:
             number += 1
@@ -122,14 +151,14 @@ class ParserState:
     def check_operand_shape(self, shape: Shape | None, defined: Instruction, position: int) -> None:
         """The shape written before an operand agrees with that of its definition."""
         if shape is not None and shape is not defined.shape and not shape.compatible(defined.shape):
-            self.lexer.fail(f"the operand is declared {shape}, but '{defined.name}' gives {defined.shape}", position)
+            self.fail(f"the operand is declared {shape}, but '{defined.name}' gives {defined.shape}", position)
 
     def unknown(self, what: str, position: int, known: Iterable[str]) -> None:
         """Reject what is unknown where strict, else warn about it once."""
         if self.strict:
-            self.lexer.fail(f"{what} is not known here; known are {', '.join(sorted({*known}))}", position)
+            self.fail(f"{what} is not known here; known are {', '.join(sorted({*known}))}", position)
         if what not in self.warned:
             self.warned.add(what)
-            place = self.lexer.error(f"{what} is not known; it is kept verbatim", position)
+            place = self.error(f"{what} is not known; it is kept verbatim", position)
             message = f"{place.filename}:{place.line}:{place.column}: {place.message}"
             warn(message)

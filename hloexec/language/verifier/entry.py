@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hloexec.core.ir import Shape, TupleShape, part_at
+from hloexec.core.values import Ints
 from hloexec.core.wording import braced
 from hloexec.language.verifier.shapes import agree
 from hloexec.language.verifier.structure import Report
@@ -33,8 +34,8 @@ def check_entry(report: Report, program: ProgramShape | None) -> None:
 
 
 def _check_aliases(report: Report, program: ProgramShape) -> None:
-    outputs: set[tuple[int, ...]] = set()
-    inputs: set[tuple[int, tuple[int, ...]]] = set()
+    outputs: set[Ints] = set()
+    inputs: set[tuple[int, Ints]] = set()
     for alias in report.module.input_output_alias:
         where = f"input_output_alias of output {braced(alias.output_index)}"
         result = part_at(program.result, alias.output_index)

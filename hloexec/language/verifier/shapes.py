@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 
 from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Instruction, Shape, agree_in_arrays, flat_shapes
 from hloexec.core.wording import counted
 from hloexec.errors import ShapeError
-from hloexec.language.verifier.structure import Report, has_attributes
+from hloexec.language.verifier.structure import Mixed, Report, has_attributes
 from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words, without_computations
 from hloexec.ops.registry import Entry, ProgramShape, Role, find_custom_call, find_opcode
 
@@ -105,9 +105,9 @@ def _check_computation(
             continue
         if len(operands) < count or any(unknown_words(instruction.attributes)):
             continue  # reported already, or of another XLA
-        before = report.findings
-        _check_instruction(report, computation, instruction, entry, operands, programs)
-        if report.findings == before:
+        faults = list(_faults(report, computation, instruction, entry, operands, programs))
+        report.errors(faults, computation, instruction)
+        if not faults:
             known.add(key)
 
 
@@ -131,18 +131,18 @@ def _is_word(value: str) -> bool:
     return value.isascii() and value.replace("-", "_").replace(".", "_").isidentifier()
 
 
-def _check_instruction(
+def _faults(
     report: Report,
     computation: Computation,
     instruction: Instruction,
     entry: Entry,
     operands: Sequence[Instruction],
     programs: Mapping[str, ProgramShape | None],
-) -> None:
-    """Compare an instruction's declared shape with the inferred one."""
+) -> Iterator[str]:
+    """What is wrong with an instruction, whose declared shape is compared with the inferred one."""
     shapes = [operand.shape for operand in operands]
     called = [programs.get(name) for name in computation_names(instruction.attributes)]
-    _check_partner(report, computation, instruction, operands, programs)
+    yield from _partner_faults(computation, instruction, operands, programs, strict=report.strict)
     if entry.infer is None or entry.role is Role.PARAMETER or None in called:
         # A parameter's shape is the one that is declared.
         return
@@ -157,30 +157,27 @@ def _check_instruction(
             entry.well_formed(*shapes, **known)
         inferred = entry.infer(*shapes, **known)
     except ShapeError as error:
-        report.error(error.message, computation, instruction)
+        yield error.message
         return
     declared = instruction.shape
     if declared != inferred and not agree(declared, inferred):
         message = f"{instruction.opcode} is declared {declared}, but its operands give {inferred}"
-        if agree(declared, inferred, any_width=True):
-            report.mixed_precision(message, computation, instruction)
-        else:
-            report.error(message, computation, instruction)
+        yield Mixed(message) if agree(declared, inferred, any_width=True) else message
     elif entry.is_elementwise and len(types := {s.element_type for s in shapes if isinstance(s, ArrayShape)}) > 1:
         widths = {element_type.name for element_type in types if element_type.is_floating}
         if len(widths) > 1:
-            report.mixed_precision(
-                f"the operands of {instruction.opcode} mix {' and '.join(sorted(widths))}", computation, instruction
-            )
+            yield Mixed(f"the operands of {instruction.opcode} mix {' and '.join(sorted(widths))}")
     if entry.role is Role.CUSTOM_CALL:
-        _check_library_call(report, computation, instruction, shapes)
-    if called and entry.role is Role.CALL:
-        _check_call_widths(report, computation, instruction, shapes, called)
+        yield from _library_call_faults(instruction, shapes)
+    if called and called[0] is not None and entry.role is Role.CALL:
+        # Opcodes' rules tolerate other widths of floats between operands and parameters.
+        for number, (operand, parameter) in enumerate(zip(shapes, called[0].parameters, strict=True)):
+            if not agree(operand, parameter):
+                what = f"operand {number} of {instruction.opcode} is {operand}"
+                yield Mixed(f"{what}, but the called computation takes {parameter}")
 
 
-def _check_library_call(
-    report: Report, computation: Computation, instruction: Instruction, operands: Sequence[Shape]
-) -> None:
+def _library_call_faults(instruction: Instruction, operands: Sequence[Shape]) -> Iterator[str]:
     """Compare a library call's declared shape with the one that its own rule infers; users' calls have none."""
     target, declared = instruction.attributes.custom_call_target, instruction.shape
     library_call = find_custom_call(target)
@@ -190,38 +187,20 @@ def _check_library_call(
     try:
         inferred = library_call.result_shape(instruction, operands)
     except ShapeError as error:
-        report.error(f"{subject}, but {error.message}", computation, instruction)
+        yield f"{subject}, but {error.message}"
         return
     if inferred is not None and not agree(declared, inferred):
-        report.error(f"{subject}, but its operands give {inferred}", computation, instruction)
+        yield f"{subject}, but its operands give {inferred}"
 
 
-def _check_call_widths(
-    report: Report,
-    computation: Computation,
-    instruction: Instruction,
-    operands: Sequence[Shape],
-    called: Sequence[ProgramShape | None],
-) -> None:
-    """Opcodes' rules tolerate other widths of floats between operands and parameters; say so."""
-    program = called[0]
-    assert program is not None
-    for number, (operand, parameter) in enumerate(zip(operands, program.parameters, strict=True)):
-        if not agree(operand, parameter):
-            report.mixed_precision(
-                f"operand {number} of {instruction.opcode} is {operand}, but the called computation takes {parameter}",
-                computation,
-                instruction,
-            )
-
-
-def _check_partner(
-    report: Report,
+def _partner_faults(
     computation: Computation,
     instruction: Instruction,
     operands: Sequence[Instruction],
     programs: Mapping[str, ProgramShape | None],
-) -> None:
+    *,
+    strict: bool,
+) -> Iterator[str]:
     """An asynchronous operation goes on from its own start, on the same channel."""
     if not instruction.opcode.endswith(_CONTINUATIONS):
         return
@@ -232,25 +211,21 @@ def _check_partner(
 
         before = start_of(instruction, computation.by_name)
         if is_over(instruction, computation.by_name):
-            report.error(
+            yield (
                 f"the operand of {instruction.opcode} must come from an async-start or async-update, but "
-                f"'{operands[0].name}' is a {operands[0].opcode}",
-                computation,
-                instruction,
+                f"'{operands[0].name}' is a {operands[0].opcode}"
             )
         if before is not None and len(operands) > 1:
             fault = late_operands_fault(instruction, programs.get(before.attributes.calls))
             if fault is not None:
-                report.error(fault, computation, instruction)
+                yield fault
     if before is not None and before.opcode in (base, f"{base}-start", f"{base}-update"):
         for name in ("channel_id", "async_execution_thread", "calls"):
             ours, theirs = (getattr(item.attributes, name, None) for item in (instruction, before))
             # Older dumps leave the channel of a send or recv out.
-            is_stated = theirs is not None or (report.strict and hasattr(before.attributes, name))
+            is_stated = theirs is not None or (strict and hasattr(before.attributes, name))
             if ours is not None and ours != theirs and is_stated:
-                report.error(
-                    f"{name} is {ours}, but that of its start '{before.name}' is {theirs}", computation, instruction
-                )
+                yield f"{name} is {ours}, but that of its start '{before.name}' is {theirs}"
 
 
 def _operand_range(entry: Entry) -> str:

@@ -30,6 +30,12 @@ class Note:
         return f"{self.place}: note: {self.message}"
 
 
+class Mixed(str):
+    """A difference in nothing but the width of floats."""
+
+    __slots__ = ()
+
+
 class Report:
     """What has been found, with places."""
 
@@ -40,25 +46,22 @@ class Report:
         self._count = 0
         self._notes: list[Note] = []
 
-    @property
-    def findings(self) -> int:
-        """How many errors and notes there are."""
-        return self._count + len(self._notes)
-
     def error(
         self, message: str, computation: Computation | None = None, instruction: Instruction | None = None
     ) -> None:
-        """Add a problem of an instruction, of a computation, or of the module."""
+        """Add a problem of an instruction, of a computation, or of the module: one that is `Mixed` as a note, unless
+        strict."""
+        if isinstance(message, Mixed) and not self.strict:
+            self._notes.append(Note(str(message), self._place(computation, instruction)))
+            return
         self._count += 1
         if self._count <= _MOST_PROBLEMS:
             self._errors.append(f"{self._place(computation, instruction)}: {message}")
 
-    def mixed_precision(self, message: str, computation: Computation, instruction: Instruction) -> None:
-        """Add a difference in nothing but the width of floats."""
-        if self.strict:
+    def errors(self, messages: Iterable[str], computation: Computation, instruction: Instruction) -> None:
+        """Add the problems of an instruction."""
+        for message in messages:
             self.error(message, computation, instruction)
-        else:
-            self._notes.append(Note(message, self._place(computation, instruction)))
 
     def finish(self) -> list[Note]:
         """The notes; VerificationError where there are errors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,7 +12,7 @@ from hloexec.analysis.numerics.comparison import LeafComparison
 from hloexec.core.ir import Module
 from hloexec.core.places import split_name
 from hloexec.core.wording import count_text, number_text, plural
-from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.layout import Command, Parts, listed, next_steps
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation, Trial
 from hloexec.tools.watching.recording import Ranked
@@ -29,16 +29,16 @@ _STYLES = {
 _MOST_NAMES = 6
 
 
-def explanation_view(found: Explanation, top: int, command: Callable[..., str]) -> RenderableType:
+def explanation_view(found: Explanation, top: int, command: Command) -> RenderableType:
     """Everything `hloexec explain` says."""
-    parts: list[RenderableType] = [_verdict(found)]
-    parts += [Text(line) for line in (*found.left_open, *_remarks(found))]
+    parts: Parts = [_verdict(found)]
+    parts += [*found.left_open, *_remarks(found)]
     if len(found.trials) > 1:
         parts.append(_trials(found, top))
     if found.checked_instructions:
         parts.append(_instructions(found, top))
     if found.verdict is Explained.NONE:
-        parts += [Text(line) for line in _where(found)]
+        parts += _where(found)
         steps = [command("diff", "AFTER")]
         if any(
             leaf.measured is not None and any(leaf.measured.nans + leaf.measured.infinities) for leaf in found.leaves
@@ -130,26 +130,26 @@ def _remarks(found: Explanation) -> list[str]:
 
 
 def _trials(found: Explanation, top: int) -> RenderableType:
-    table = plain_table("policy", figures=("bits", "remaining", "equal", "max ULP", "off"), remarks=("",))
     alike = {trial.policy for trial in found.alike}
-    for trial in found.trials[: top or None]:
-        remark = _remark(trial, is_best=trial.policy == found.best.policy, is_alike=trial.policy in alike)
-        off = "–" if trial.mismatches is None else count_text(trial.mismatches)
-        table.add_row(
-            Text(_policy_text(trial)),
+
+    def cells(trial: Trial) -> list[str]:
+        return [
+            _policy_text(trial),
             _bits_text(trial),
             number_text(trial.remaining, 3),
             f"{100 * trial.equal_share:.1f} %",
             "∞" if math.isinf(trial.max_ulps) else number_text(trial.max_ulps, 3),
-            off,
-            remark,
-        )
-    body = with_rest(table, len(found.trials), top)
-    return titled("policies", f"{plural(found.runs, 'run')}, the nearest first", body)
+            "–" if trial.mismatches is None else count_text(trial.mismatches),
+            _remark(trial, is_best=trial.policy == found.best.policy, is_alike=trial.policy in alike),
+        ]
+
+    remark = f"{plural(found.runs, 'run')}, the nearest first"
+    figures = ("bits", "remaining", "equal", "max ULP", "off")
+    return listed("policies", remark, list(map(cells, found.trials)), "policy", top=top, figures=figures, remarks=("",))
 
 
-def _bits_text(trial: Trial) -> str:
-    return "∞" if math.isinf(trial.bits) else f"{trial.bits if abs(trial.bits) >= 0.05 else 0.0:.1f}"
+def _bits_text(trial: Trial, infinite: str = "∞") -> str:
+    return infinite if math.isinf(trial.bits) else f"{trial.bits if abs(trial.bits) >= 0.05 else 0.0:.1f}"
 
 
 def _remark(trial: Trial, *, is_best: bool, is_alike: bool) -> str:
@@ -165,21 +165,25 @@ def _remark(trial: Trial, *, is_best: bool, is_alike: bool) -> str:
 def _instructions(found: Explanation, top: int) -> RenderableType:
     checked = plural(found.checked_instructions, "instruction")
     if not found.instructions:
-        return Group(Text(""), Text(f"rounding alone explains each of {checked} from its own operands"))
-    table = plain_table("instruction", "explained by", figures=("bits", "equal"), remarks=("source",))
-    for each in found.instructions[: top or None]:
-        name = _explained_by(each)
-        source = each.source[0] if each.source else ""
-        table.add_row(
-            Text(f"%{each.name}"), name, _bits_text(each.best), f"{100 * each.best.equal_share:.1f} %", Text(source)
+        return Group("", f"rounding alone explains each of {checked} from its own operands")
+    rows = [
+        (
+            f"%{each.name}",
+            _explained_by(each),
+            _bits_text(each.best),
+            f"{100 * each.best.equal_share:.1f} %",
+            *each.source[:1],
         )
-    parts: list[RenderableType] = []
+        for each in found.instructions
+    ]
+    parts: Parts = []
     first = found.first_unexplained
     if first is not None:
-        parts += [Text(""), Text.assemble((f"%{first.name}", "bold red"), " is the first that no policy explains:")]
-        parts.append(Text(f"  {first.hlo}"))
-    body = with_rest(table, len(found.instructions), top)
-    parts.append(titled("instructions", f"of {checked}, those that rounding alone does not explain", body))
+        parts += ["", Text.assemble((f"%{first.name}", "bold red"), " is the first that no policy explains:")]
+        parts.append(f"  {first.hlo}")
+    remark = f"of {checked}, those that rounding alone does not explain"
+    names, figures = ("instruction", "explained by"), ("bits", "equal")
+    parts.append(listed("instructions", remark, rows, *names, top=top, figures=figures, remarks=("source",)))
     return Group(*parts)
 
 
@@ -231,15 +235,15 @@ def _figures(found: Explanation, _: Linker) -> Figures:
     trials = [trial for trial in found.trials if trial.policy.name != "reference"][:_MOST_BARS]
     largest = max((trial.bits for trial in trials if math.isfinite(trial.bits)), default=1.0)
     rows = [
-        (trial.name, trial.bits if math.isfinite(trial.bits) else 1.15 * max(largest, 1.0), _all_bits(trial.bits))
+        (
+            trial.name,
+            trial.bits if math.isfinite(trial.bits) else 1.15 * max(largest, 1.0),
+            _bits_text(trial, "all of them"),
+        )
         for trial in trials
     ]
     yield bars("Bits that each policy explains", rows, "bits explained")
     yield from error_maps(found.leaves)
-
-
-def _all_bits(bits: float) -> str:
-    return "all of them" if math.isinf(bits) else f"{bits if abs(bits) >= 0.05 else 0.0:.1f}"
 
 
 REPORTS = {Explanation: Report(explanation_view, _figures, _ranking)}

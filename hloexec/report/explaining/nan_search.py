@@ -4,14 +4,14 @@ command."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.ir import Module
 from hloexec.core.wording import count_text, listing, number_text, on_devices, plural
-from hloexec.report.layout import next_steps, plain_table, titled
+from hloexec.report.layout import Command, Parts, listed, next_steps
 from hloexec.report.registry import Report
 from hloexec.report.tables import extract_command, leaf_label, place_lines, values_table
 from hloexec.tools.nan_search.findings import Element, Finding, Link, NanSearch
@@ -34,7 +34,7 @@ _MIXED = {
 """The same where some of the elements are NaN, and others infinite."""
 
 
-def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Command) -> RenderableType:
     """Everything `hloexec nan` says."""
     finding = search.finding
     if finding is None:
@@ -45,11 +45,11 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if finding.kind != "literal":
         verdict.append(f": {finding.reason}")
     verdict.append(f", {count_text(finding.bad)} of {plural(finding.count, 'element')}")
-    parts: list[RenderableType] = [verdict]
+    parts: Parts = [verdict]
     if search.nan_inputs:
         parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}", style="yellow"))
         parts += [Text(_compared(search), style="yellow")] if search.compared else []
-    parts += [Text(""), *place_lines(finding)]
+    parts += ["", *place_lines(finding)]
     rows = [("result", finding.value)]
     for operand in dict.fromkeys(finding.operands):
         rows += [(leaf_label(operand.name, leaf.index), leaf) for leaf in operand.leaves]
@@ -59,10 +59,10 @@ def nan_view(search: NanSearch, module: str, devices: int, top: int, command: Ca
     if finding.chain:
         parts.append(_chain(finding.chain))
     if search.later:
-        parts += [Text(""), Text(f"{plural(len(search.later), 'other')} took part", style="dim")]
-        parts += [Text(f"  {later.name}: {later.reason}") for later in search.later[:top]]
+        parts += ["", Text(f"{plural(len(search.later), 'other')} took part", style="dim")]
+        parts += [f"  {later.name}: {later.reason}" for later in search.later[:top]]
     if search.discarded:
-        parts += [Text(""), _discarded(search)]
+        parts += ["", _discarded(search)]
     parts.append(next_steps(extract_command(command, finding.name, finding.instruction, finding.devices[0])))
     return Group(*parts)
 
@@ -72,7 +72,7 @@ def _where(finding: Finding, devices: int) -> str:
     return text + on_devices(finding.devices) if devices > 1 else text
 
 
-def _nothing(search: NanSearch, module: str, devices: int, command: Callable[..., str]) -> RenderableType:
+def _nothing(search: NanSearch, module: str, devices: int, command: Command) -> RenderableType:
     looked = f"{count_text(search.events)} values checked"
     if search.nan_from_inputs:
         if search.nan_input_elements:
@@ -81,21 +81,19 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Callable[...
             what, places = "constants hold NaN", listing((f"%{name}" for name in search.nan_constants), 4)
         else:
             verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
-            return Group(verdict, Text(looked))
+            return Group(verdict, looked)
         verdict = Text.assemble((what, "bold red"), f" that reach the result: {places}")
-        return Group(verdict, Text(f"no instruction of {module} made any ({looked})"))
-    parts: list[RenderableType] = [
-        Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")
-    ]
+        return Group(verdict, f"no instruction of {module} made any ({looked})")
+    parts: Parts = [Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")]
     if search.made_integers:
-        parts.append(Text(f"integers were made of NaN, which gives 0: {listing(search.made_integers, 4)}"))
+        parts.append(f"integers were made of NaN, which gives 0: {listing(search.made_integers, 4)}")
     if search.compared:
-        parts.append(Text(_compared(search)))
+        parts.append(_compared(search))
     if search.discarded:
         parts.append(_discarded(search))
         parts.append(next_steps(command("nan", "--first")))
     if search.nan_inputs:
-        parts.append(Text(f"the inputs hold NaN: {_input_places(search, devices)}"))
+        parts.append(f"the inputs hold NaN: {_input_places(search, devices)}")
     return Group(*parts)
 
 
@@ -121,12 +119,12 @@ def _input_places(search: NanSearch, devices: int) -> str:
 
 def _elements(finding: Finding, elements: Sequence[Element]) -> RenderableType:
     names = [f"%{operand.name}" for operand in finding.operands] if elements[0].operands is not None else []
-    table = plain_table("at", "result", *names)
-    for element in elements:
-        place = "[" + ",".join(map(str, element.index)) + "]"
-        table.add_row(place, _value_text(element.value), *map(_value_text, element.operands or ()))
+    rows = [
+        (f"[{','.join(map(str, each.index))}]", *map(_value_text, (each.value, *(each.operands or ()))))
+        for each in elements
+    ]
     shown = f"the first {len(elements)}" if len(elements) < finding.bad else "all"
-    return titled("elements", f"{shown} of {count_text(finding.bad)}", table)
+    return listed("elements", f"{shown} of {count_text(finding.bad)}", rows, "at", "result", *names)
 
 
 def _value_text(value: float | int | complex | bool) -> str:
@@ -136,10 +134,8 @@ def _value_text(value: float | int | complex | bool) -> str:
 
 
 def _chain(chain: Sequence[Link]) -> RenderableType:
-    table = plain_table("instruction", "min", "max", "source")
-    for link in chain:
-        table.add_row(Text(link.name), number_text(link.minimum), number_text(link.maximum), Text(link.source or ""))
-    return titled("what led to it", "earliest first", table)
+    rows = [(link.name, number_text(link.minimum), number_text(link.maximum), link.source or "") for link in chain]
+    return listed("what led to it", "earliest first", rows, "instruction", "min", "max", "source")
 
 
 def _ranking(found: NanSearch, _: Module) -> Iterator[Ranked]:
@@ -151,7 +147,7 @@ def _ranking(found: NanSearch, _: Module) -> Iterator[Ranked]:
         yield Ranked((each.computation, each.instruction), f"did not reach the result: {each.reason}")
 
 
-def _view(found: NanSearch, top: int, command: Callable[..., str]) -> RenderableType:
+def _view(found: NanSearch, top: int, command: Command) -> RenderableType:
     devices = 1 + max(found.finding.devices, default=0) if found.finding is not None else 1
     return nan_view(found, "the module", devices, top, command)
 

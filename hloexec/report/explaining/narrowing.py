@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.wording import byte_text, count_text, plural
-from hloexec.report.layout import plain_table, titled, with_rest
+from hloexec.report.layout import Parts, Titled, listed, plain_table
 from hloexec.report.units import flop_text, seconds_text
-from hloexec.tools.narrowing import Deviation, InstructionVerdict, Narrowing, Standing
+from hloexec.tools.narrowing import Deviation, InstructionVerdict, Narrowing, OutputDeviation, Standing
 
 _KEPT = (Standing.ALONE, Standing.RANGE, Standing.TOGETHER, Standing.UNTRIED)
 """What is listed, in this order; what does too little work is counted."""
@@ -19,7 +19,7 @@ _KEPT = (Standing.ALONE, Standing.RANGE, Standing.TOGETHER, Standing.UNTRIED)
 
 def narrowing_view(found: Narrowing, output: str | None, top: int) -> RenderableType:
     """What was narrowed, then tables of at most `top` rows each, 0 for all."""
-    parts: list[RenderableType] = [_headline(found, output), _outputs(found), _work(found)]
+    parts: Parts = [_headline(found, output), _outputs(found), _work(found)]
     narrowed = [each for each in found.instructions if each.narrow_type is not None]
     if narrowed:
         parts.append(_narrowed(narrowed, top))
@@ -31,7 +31,7 @@ def narrowing_view(found: Narrowing, output: str | None, top: int) -> Renderable
         parts.append(_kept(kept, top))
     small = sum(each.standing is Standing.SMALL for each in found.instructions)
     if small:
-        parts.append(Text(f"\n{plural(small, 'other')} left as they are: too little work for their types to matter"))
+        parts.append(f"\n{plural(small, 'other')} left as they are: too little work for their types to matter")
     return Group(*parts)
 
 
@@ -63,16 +63,14 @@ def _carried(found: Narrowing) -> str:
 
 
 def _outputs(found: Narrowing) -> RenderableType:
-    table = plain_table("output", figures=("tolerance", "in the search", "held back"), remarks=("worst at",))
-    for each in found.outputs:
-        table.add_row(
-            each.output,
-            f"{each.tolerance:g}",
-            f"{each.worst.error:.2g}",
-            "–" if each.held_back is None else f"{each.held_back.error:.2g}",
-            _place(max(filter(None, (each.worst, each.held_back)), key=lambda one: one.error), found.steps),
-        )
-    return titled("outputs", "the largest error of an element", table)
+    def cells(each: OutputDeviation) -> tuple[str, ...]:
+        held_back = "–" if each.held_back is None else f"{each.held_back.error:.2g}"
+        worst = max(filter(None, (each.worst, each.held_back)), key=lambda one: one.error)
+        errors = (f"{each.tolerance:g}", f"{each.worst.error:.2g}", held_back)
+        return each.output, *errors, _place(worst, found.steps)
+
+    rows, figures = list(map(cells, found.outputs)), ("tolerance", "in the search", "held back")
+    return listed("outputs", "the largest error of an element", rows, "output", figures=figures, remarks=("worst at",))
 
 
 def _place(worst: Deviation, steps: int) -> str:
@@ -95,13 +93,13 @@ def _work(found: Narrowing) -> RenderableType:
         for number, (narrow, count) in enumerate(sorted(by_type.items()) or [("–", 0)]):
             first = number == 0
             table.add_row(
-                name if first else "", narrow, text(total) if first else "", text(count), _percent(_share(count, total))
+                name if first else "",
+                narrow,
+                text(total) if first else "",
+                text(count),
+                _percent(count / total if total else 0.0),
             )
-    return titled("work", "of a run on the first inputs", table)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+    return Titled("work", "of a run on the first inputs", table)
 
 
 def _percent(share: float) -> str:
@@ -116,17 +114,22 @@ def _narrowed(narrowed: Sequence[InstructionVerdict], top: int) -> RenderableTyp
         counts[key] += 1
         flops[key] += each.flops
     rows = sorted(counts, key=lambda key: (-flops[key], key))
-    table = plain_table("opcode", "types", figures=("instructions", "FLOPs"))
-    for key in rows[: top or None]:
-        table.add_row(key[0], f"{key[1]} → {key[2]}", count_text(counts[key]), flop_text(flops[key]))
-    return titled("narrowed", plural(len(narrowed), "instruction"), with_rest(table, len(rows), top))
+    cells = [(key[0], f"{key[1]} → {key[2]}", count_text(counts[key]), flop_text(flops[key])) for key in rows]
+    remark, figures = plural(len(narrowed), "instruction"), ("instructions", "FLOPs")
+    return listed("narrowed", remark, cells, "opcode", "types", figures=figures, top=top)
 
 
 def _kept(kept: Sequence[InstructionVerdict], top: int) -> RenderableType:
-    table = plain_table("instruction", "may not", "because", "source", figures=("FLOPs",))
-    for each in kept[: top or None]:
-        where = each.source or each.op_name or ""
-        table.add_row(
-            Text(f"%{each.instruction}"), each.standing.value, Text(each.reason), Text(where), flop_text(each.flops)
+    rows = [
+        (
+            f"%{each.instruction}",
+            each.standing.value,
+            each.reason,
+            each.source or each.op_name or "",
+            flop_text(each.flops),
         )
-    return titled("may not be narrowed", plural(len(kept), "instruction"), with_rest(table, len(kept), top))
+        for each in kept
+    ]
+    folded = ("instruction", "may not", "because", "source")
+    count = plural(len(kept), "instruction")
+    return listed("may not be narrowed", count, rows, *folded, figures=("FLOPs",), top=top)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,10 +10,10 @@ from rich.text import Text
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.core.values import WHOLE, part_label
 from hloexec.core.wording import count_text, listing, number_runs, number_text, plural
-from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.layout import Command, Parts, listed, next_steps
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.report.tables import extract_command, place_lines
-from hloexec.tools.shadowing import Decision, LeafError, SampledDigits, ShadowRun
+from hloexec.tools.shadowing import Decision, Loss, SampledDigits, ShadowRun
 from hloexec.tools.shadowing.places import KINDS
 from hloexec.tools.shadowing.running import CONFIDENCE
 from hloexec.tools.watching.recording import Ranked
@@ -21,25 +21,25 @@ from hloexec.tools.watching.recording import Ranked
 _MOST_BARS = 12
 
 
-def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: Callable[..., str]) -> RenderableType:
+def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: Command) -> RenderableType:
     """Everything `hloexec shadow` says."""
-    parts: list[RenderableType] = [*_verdict(found, module, devices), _outputs(found, devices, top)]
+    parts: Parts = [*_verdict(found, module, devices), _outputs(found, devices, top)]
     if found.losses:
         parts.append(_losses(found, top))
     if found.decisions:
         parts.append(_decisions(found.decisions, top))
     if found.untold:
-        parts.append(Text(""))
+        parts.append("")
         names = listing((f"%{entry.instruction}" for entry in found.untold), 8)
         many = plural(len(found.untold), "instruction")
-        parts.append(Text(f"{many} with results that cannot be told in f64, and count as exact: {names}"))
+        parts.append(f"{many} with results that cannot be told in f64, and count as exact: {names}")
     if found.culprit is not None and found.is_more_than_rounding:
         first = found.culprit
         parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
     return Group(*parts)
 
 
-def _verdict(found: ShadowRun, module: str, devices: int) -> list[RenderableType]:
+def _verdict(found: ShadowRun, module: str, devices: int) -> Parts:
     first = found.culprit
     if first is None:
         text = "no rounding error" if found.outputs else "nothing to look at"
@@ -70,47 +70,41 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
     headers = ["output", "shape", "error", "digits", "worst", "at", "is", "should be"]
     if found.samples:
         headers.append(f"{found.samples} runs, {CONFIDENCE:.0%}")
-    table = plain_table(*headers)
     rows: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = {}
     for output in found.outputs:
         cells = [
-            _shape_text(output),
+            str(ArrayShape(output.element_type, output.dimensions)),
             number_text(output.relative_error, 2),
             _digits_text(output.digits),
             _digits_text(output.worst_digits),
-            _place_text(output.worst_index),
+            ("" if output.worst_index is None else f"[{','.join(map(str, output.worst_index))}]"),
             number_text(output.worst_value, 6) if output.worst_value is not None else "",
             number_text(output.worst_exact, 6) if output.worst_exact is not None else "",
         ]
         if found.samples:
             cells.append(_interval_text(sampled.get((output.index, output.devices))))
         rows.setdefault((output.index, tuple(cells)), []).extend(output.devices)
-    for (index, texts), holders in list(rows.items())[: top or None]:
-        table.add_row(_label(index, sorted(holders), devices), *texts)
     lost = sum(output.lost for output in found.outputs)
     remark = "decimal digits of the median and of the worst element"
     if lost:
         remark += f"; {plural(lost, 'element')} infinite or NaN that should not be"
-    return titled("outputs", remark, with_rest(table, len(rows), top))
+    labelled = [(_label(index, sorted(holders), devices), *texts) for (index, texts), holders in rows.items()]
+    return listed("outputs", remark, labelled, *headers, top=top)
 
 
 def _losses(found: ShadowRun, top: int) -> RenderableType:
-    headers = ["share", "kind", "instruction", "runs", "inherits", "adds", "alone", "source"]
-    if not found.share_runs:
-        headers.remove("alone")
-    table = plain_table(*headers)
-    for loss in found.losses[: top or None]:
+    def cells(loss: Loss) -> list[str]:
         share = loss.lost_share or loss.share
         about = "~" if found.share_runs and not found.estimates_reason and not loss.is_measured else ""
-        cells = (f"{about}{share:.1%}", loss.kind, loss.name, count_text(loss.runs))
         errors = [number_text(loss.inherited, 2), number_text(loss.added, 2)]
         if found.share_runs:
             errors.append("" if loss.alone is None else number_text(loss.alone, 2))
-        table.add_row(*map(Text, (*cells, *errors, str(loss.source[0]) if loss.source else "")))
-    return titled(
-        "where the error of the outputs comes from",
-        f"errors relative to the result, in the worst run; {_basis(found)}",
-        with_rest(table, len(found.losses), top),
+        return [f"{about}{share:.1%}", loss.kind, loss.name, count_text(loss.runs), *errors, *_first(loss.source)]
+
+    headers = ["share", "kind", "instruction", "runs", "inherits", "adds", *["alone"] * bool(found.share_runs)]
+    remark = f"errors relative to the result, in the worst run; {_basis(found)}"
+    return listed(
+        "where the error of the outputs comes from", remark, list(map(cells, found.losses)), *headers, "source", top=top
     )
 
 
@@ -125,15 +119,18 @@ def _basis(found: ShadowRun) -> str:
 
 
 def _decisions(decisions: Sequence[Decision], top: int) -> RenderableType:
-    table = plain_table("instruction", "otherwise", "of", "source")
-    for entry in decisions[: top or None]:
-        source = str(entry.source[0]) if entry.source else ""
-        table.add_row(*map(Text, (f"%{entry.instruction}", count_text(entry.count), count_text(entry.total), source)))
-    return titled(
-        "where exact numbers would have decided otherwise",
-        "the shadows follow the run's own branches and indices",
-        with_rest(table, len(decisions), top),
-    )
+    rows = [
+        (f"%{entry.instruction}", count_text(entry.count), count_text(entry.total), *_first(entry.source))
+        for entry in decisions
+    ]
+    title = "where exact numbers would have decided otherwise"
+    remark = "the shadows follow the run's own branches and indices"
+    return listed(title, remark, rows, "instruction", "otherwise", "of", "source", top=top)
+
+
+def _first(source: Sequence[object]) -> tuple[str]:
+    """The cell of the innermost line of source."""
+    return (str(source[0]) if source else "",)
 
 
 def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
@@ -143,16 +140,8 @@ def _label(index: Sequence[int], holders: Sequence[int], devices: int) -> str:
     return text
 
 
-def _shape_text(output: LeafError) -> str:
-    return str(ArrayShape(output.element_type, output.dimensions))
-
-
 def _digits_text(digits: float | None) -> str:
     return "" if digits is None else f"{digits:.1f}"
-
-
-def _place_text(index: tuple[int, ...] | None) -> str:
-    return "" if index is None else "[" + ",".join(map(str, index)) + "]"
 
 
 def _interval_text(found: SampledDigits | None) -> str:
@@ -180,7 +169,7 @@ def _figures(found: ShadowRun, link: Linker) -> Figures:
     yield bars("Where the error of the outputs comes from", rows, "share in %", links, is_percent=True)
 
 
-def _view(found: ShadowRun, top: int, command: Callable[..., str]) -> RenderableType:
+def _view(found: ShadowRun, top: int, command: Command) -> RenderableType:
     devices = 1 + max((device for output in found.outputs for device in output.devices), default=0)
     return shadow_view(found, "the module", devices, top, command)
 

@@ -11,12 +11,11 @@ from rich.console import RenderableType
 from hloexec.analysis.numerics.comparison import Comparison
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value
+from hloexec.core.values import Array, Pairs, Value
 from hloexec.core.version import __version__
 from hloexec.core.wording import number_text
 from hloexec.engine.options import DEFAULTS, Options
 from hloexec.errors import printable
-from hloexec.language.origins import source_lines
 from hloexec.report.html.content import Block, Figure, Line, Paragraph
 from hloexec.report.html.figures import figures_of, figures_of_pairs
 from hloexec.report.html.instructions import Index, anchor_of
@@ -42,7 +41,7 @@ class Subject:
     """The options of that, of each module where they are several."""
     command: str = ""
     """The command line, or the function."""
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: Pairs = ()
     """What was run, and how."""
     pairs: Mapping[str, tuple[Array, Array]] = attrs.field(factory=dict)
     """Of a comparison, what was compared, by the labels of the leaves."""
@@ -60,7 +59,7 @@ class Detail:
     computation: str
     why: str
     is_bad: bool
-    facts: tuple[tuple[str, str], ...]
+    facts: Pairs
     sources: tuple[str, ...]
     context: tuple[tuple[Line, bool], ...]
     figures: tuple[Figure, ...]
@@ -75,7 +74,7 @@ class Page:
     title: str
     headline: Line
     command: str
-    facts: tuple[tuple[str, str], ...]
+    facts: Pairs
     blocks: tuple[Block, ...]
     figures: tuple[Figure, ...]
     notes: tuple[str, ...]
@@ -168,7 +167,7 @@ def _detail(index: Index, number: int, each: Ranked, values: Watched, colours: C
         why=printable(each.why),
         is_bad=each.is_bad,
         facts=tuple((name, printable(value)) for name, value in facts),
-        sources=tuple(printable(str(line)) for line in source_lines(index.module, instruction)),
+        sources=tuple(index.sources(each.key)),
         context=tuple(index.context(each.key)),
         figures=tuple(figures),
         note=note,

@@ -125,12 +125,12 @@ def _inline(svg: str, labels: Mapping[str, str]) -> str:
         for child in list(parent):
             if child.tag in ("metadata", "style"):
                 parent.remove(child)
-    root.attrib = {"viewBox": root.get("viewBox", ""), "width": _pixels(root, "width"), "focusable": "false"}
+    root.attrib = {
+        "viewBox": root.get("viewBox", ""),
+        "width": (root.get("width") or "").removesuffix("pt"),
+        "focusable": "false",
+    }
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=True)
-
-
-def _pixels(root: ElementTree.Element, key: str) -> str:
-    return (root.get(key) or "").removesuffix("pt")
 
 
 def _set(element: ElementTree.Element, key: str, value: str, names: Mapping[str | None, str], prefix: str) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
-from hloexec.report.layout import next_steps, plain_table, titled
+from hloexec.report.layout import Parts, Titled, next_steps, plain_table
 from hloexec.tools.graphing import Graph
 
 _MOST_ROWS = 10
@@ -23,7 +23,7 @@ def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
         (found.module.name, "bold"),
         f"  {plural(len(found.nodes), 'instruction')}, {what}, in {' and '.join(files)}",
     )
-    parts: list[RenderableType] = [headline]
+    parts: Parts = [headline]
     colours = found.colours
     if colours is not None:
         present = [node for node in found.nodes if colours.step(node.place) is not None]
@@ -34,7 +34,7 @@ def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
             text = colours.texts.get(node.place, "" if step is None else step.label)
             table.add_row(*map(Text, (f"%{node.instruction.name}", node.instruction.opcode, node.computation, text)))
         remark = f"{plural(len(present), 'instruction')} coloured" if present else "no instruction is coloured"
-        parts.append(titled(colours.title, remark, table) if present else Text(f"\n{colours.title}: {remark}"))
+        parts.append(Titled(colours.title, remark, table) if present else Text(f"\n{colours.title}: {remark}"))
     if files[0].lower().endswith(".json"):
         words = ["model-explorer", files[0], *(f"--node_data_paths={name}" for name in files[1:])]
         parts.append(next_steps(shlex.join(words)))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hloexec.analysis.buffers import LiveValue, MemoryComparison, MemoryUsage
-from hloexec.analysis.buffers.comparison import Difference
+from hloexec.analysis.buffers.comparison import AllocationUse, Difference
 from hloexec.analysis.buffers.running import RunEstimate
 from hloexec.analysis.buffers.usage import Peak
 from hloexec.core.ir import Module, TupleShape
-from hloexec.core.ir.buffer_assignment import BufferAssignment
+from hloexec.core.ir.buffer_assignment import BufferAssignment, LiveRange
 from hloexec.core.places import spell_name
 from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.language.text import format_shape
 from hloexec.language.text.dumps.lines import index_text
-from hloexec.report.layout import plain_table, titled, with_rest
+from hloexec.report.layout import Parts, Titled, listed, plain_table
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.watching.recording import Column, Key, Ranked, Watched
 
@@ -31,7 +29,7 @@ def memory_view(
     usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None, top: int
 ) -> RenderableType:
     """A verdict in one line, then tables of at most `top` rows each; 0 for all."""
-    parts: list[RenderableType] = [_verdict(usage, comparison), _totals(usage, comparison, estimate)]
+    parts: Parts = [_verdict(usage, comparison), _totals(usage, comparison, estimate)]
     parts += _spaces(usage, comparison)
     if comparison is not None:
         parts += _differences("differences", comparison.differences, top)
@@ -94,10 +92,10 @@ def _totals(usage: MemoryUsage, comparison: MemoryComparison | None, estimate: R
         where = "" if estimate.instruction is None else f", at %{estimate.instruction}"
         rows.append(("hloexec's own run, about", estimate.bytes, f"beyond the inputs{where}"))
     for label, count, remark in rows:
-        table.add_row(Text(label), count_text(count), byte_text(count), Text(remark, "dim"))
+        table.add_row(label, count_text(count), byte_text(count), Text(remark, "dim"))
     if usage.is_scheduled:
-        return Group(Text(""), table)
-    return Group(Text(""), table, Text("not scheduled: the order is the one hloexec runs in", style="dim"))
+        return Group("", table)
+    return Group("", table, Text("not scheduled: the order is the one hloexec runs in", style="dim"))
 
 
 def _allocated(usage: MemoryUsage, comparison: MemoryComparison | None) -> Iterator[tuple[str, int, str]]:
@@ -120,7 +118,7 @@ def _when(usage: MemoryUsage, peak: Peak) -> str:
     return f"at {peak.time} of {len(usage.sequence)}, %{usage.instruction_at(peak.time)}"
 
 
-def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[RenderableType]:
+def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> Parts:
     allocated = comparison.assignment.bytes_by_color if comparison is not None else {}
     alive = usage.peak_by_color
     colors = sorted({*allocated, *alive})
@@ -134,61 +132,56 @@ def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> list[Ren
         given = (count_text(allocated.get(color, 0)),) if allocated else ()
         at = Text(f"%{usage.instruction_at(peak.time)}", "dim")
         table.add_row(str(color), *given, count_text(peak.bytes), str(peak.time), at)
-    return [titled("memory spaces", "", table)]
+    return [Titled("memory spaces", "", table)]
 
 
-def _differences(title: str, found: Sequence[Difference], top: int) -> list[RenderableType]:
+def _differences(title: str, found: Sequence[Difference], top: int) -> Parts:
     if not found:
         return []
-    table = plain_table(names=("", "value"), figures=("XLA", "ours"))
-
-    def row(entry: Difference) -> None:
-        shown = ("–" if text is None else text for text in (entry.xla, entry.ours))
-        table.add_row(Text(entry.what), Text(entry.label), *shown)
-
-    return [titled(title, count_text(len(found)), _rows(table, found, top, row))]
+    rows = [
+        (each.what, each.label, *("–" if text is None else text for text in (each.xla, each.ours))) for each in found
+    ]
+    return [listed(title, count_text(len(found)), rows, "", "value", figures=("XLA", "ours"), top=top)]
 
 
-def _allocations(comparison: MemoryComparison, top: int) -> list[RenderableType]:
+def _allocations(comparison: MemoryComparison, top: int) -> Parts:
     if not comparison.allocations:
         return []
-    usage = comparison.usage
-    table = plain_table(names=("#",), figures=("color", "bytes", "values", "in use at most", "at"), remarks=("", "for"))
-    ordered = sorted(comparison.allocations, key=lambda use: (-use.allocation.size, use.allocation.index))
 
-    def row(use: Any) -> None:
+    def row(use: AllocationUse) -> Parts:
         allocation = use.allocation
         counts = (str(allocation.color), count_text(allocation.size), count_text(len(allocation.values)))
         most = (count_text(use.most.bytes), str(use.most.time)) if use.most.bytes else ("–", "–")
-        where = f"%{usage.instruction_at(use.most.time)}" if use.most.bytes else ""
-        table.add_row(str(allocation.index), *counts, *most, Text(where, "dim"), Text(allocation.kind))
+        where = f"%{comparison.usage.instruction_at(use.most.time)}" if use.most.bytes else ""
+        return [str(allocation.index), *counts, *most, Text(where, "dim"), allocation.kind]
 
-    return [titled("allocations", count_text(len(ordered)), _rows(table, ordered, top, row))]
+    rows = list(map(row, sorted(comparison.allocations, key=lambda use: (-use.allocation.size, use.allocation.index))))
+    figures = ("color", "bytes", "values", "in use at most", "at")
+    return [listed("allocations", count_text(len(rows)), rows, "#", figures=figures, remarks=("", "for"), top=top)]
 
 
-def _ranges(comparison: MemoryComparison, top: int) -> list[RenderableType]:
+def _ranges(comparison: MemoryComparison, top: int) -> Parts:
     live = comparison.assignment.live_ranges
     if live is None:
         return []
     ours = {value.key: value for value in comparison.usage.values}
-    table = plain_table(names=("value",), figures=("bytes", "color", "XLA", "ours"), remarks=("",))
     ordered = sorted(live.ranges, key=lambda entry: -ours[entry.key].byte_size if entry.key in ours else 0)
 
-    def row(entry: Any) -> None:
+    def row(entry: LiveRange) -> Parts:
         value = ours.get(entry.key)
         span = f"{entry.start}-{entry.end}"
         if value is None:
-            label = f"{entry.instruction}{index_text(entry.index)}"
-            table.add_row(Text(label), "–", "–", span, "–", "only in XLA's")
-            return
+            return [f"{entry.instruction}{index_text(entry.index)}", "–", "–", span, "–", "only in XLA's"]
         one = f"{value.start}-{value.end}"
         remark = Text("" if one == span else "differs", "red")
-        table.add_row(Text(value.label), count_text(value.byte_size), str(value.color), span, one, remark)
+        return [value.label, count_text(value.byte_size), str(value.color), span, one, remark]
 
-    return [titled("live ranges", f"{len(ordered)}, largest values first", _rows(table, ordered, top, row))]
+    remark, figures = f"{len(ordered)}, largest values first", ("bytes", "color", "XLA", "ours")
+    rows = list(map(row, ordered))
+    return [listed("live ranges", remark, rows, "value", figures=figures, remarks=("",), top=top)]
 
 
-def _alive(usage: MemoryUsage, comparison: MemoryComparison | None, top: int) -> list[RenderableType]:
+def _alive(usage: MemoryUsage, comparison: MemoryComparison | None, top: int) -> Parts:
     time = usage.peak.time
     parts = [_alive_table(usage, f"alive at {time} (our peak)", time, {}, top)]
     live = comparison.assignment.live_ranges if comparison is not None else None
@@ -220,34 +213,24 @@ def _alive(usage: MemoryUsage, comparison: MemoryComparison | None, top: int) ->
     return [*parts, Group(table, Text(f"{note}. {reason}.", style="dim"))]
 
 
-def _alive_table(usage: MemoryUsage, title: str, time: int, listed: dict[str, int], top: int) -> RenderableType:
-    table = plain_table(
-        names=("value", "shape"), figures=("color", "lives", *(("XLA lists",) if listed else ()), "bytes")
-    )
+def _alive_table(usage: MemoryUsage, title: str, time: int, theirs: dict[str, int], top: int) -> RenderableType:
     alive = usage.alive_at(time)
 
-    def row(value: LiveValue) -> None:
-        known = listed.get(value.label)
-        given = ("–" if known is None else count_text(known),) if listed else ()
-        span = f"{value.start}-{value.end}"
-        table.add_row(
-            Text(value.label), Text(_shape(value)), str(value.color), span, *given, count_text(value.byte_size)
-        )
+    def row(value: LiveValue) -> list[str]:
+        known = theirs.get(value.label)
+        given = ["–" if known is None else count_text(known)] if theirs else []
+        place = [str(value.color), f"{value.start}-{value.end}"]
+        return [value.label, _shape(value), *place, *given, count_text(value.byte_size)]
 
     remark = f"{plural(len(alive), 'buffer')}, {count_text(usage.bytes_at(time))} bytes"
-    return titled(title, remark, _rows(table, alive, top, row))
+    figures = ("color", "lives", *(("XLA lists",) if theirs else ()), "bytes")
+    return listed(title, remark, list(map(row, alive)), "value", "shape", figures=figures, top=top)
 
 
 def _shape(value: LiveValue) -> str:
     if isinstance(value.shape, TupleShape):
         return f"table of {plural(len(value.shape.elements), 'pointer')}"
     return truncated(format_shape(value.shape), _LONGEST_SHAPE)
-
-
-def _rows(table: Table, entries: Sequence[object], top: int, add: Callable[[Any], None]) -> RenderableType:
-    for entry in entries[: top or None]:
-        add(entry)
-    return with_rest(table, len(entries), top)
 
 
 def _ranking(found: MemoryUsage, _: Module) -> Iterator[Ranked]:

@@ -12,7 +12,7 @@ from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Ver
 from hloexec.analysis.numerics.measuring import ElementDifference, Measured, tolerates_nothing
 from hloexec.core.dtypes import element_type
 from hloexec.core.wording import count_text, listing, natural_number, number_runs, number_text, plural
-from hloexec.report.layout import TerminalOnly, plain_table, with_rest
+from hloexec.report.layout import Parts, TerminalOnly, captured, plain_table, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 
 _STYLES = {
@@ -98,7 +98,7 @@ def comparison_view(
     """The verdict, a table of the leaves that are not equal (the worst first, `top` at most, 0 for all), and the first
     different leaf in detail; `hints` are the commands to go on with. Labels begin with the number of one of `devices`.
     """
-    parts: list[RenderableType] = [verdict_line(comparison)]
+    parts: Parts = [verdict_line(comparison)]
     off = sorted(
         (leaf for leaf in comparison.leaves if leaf.verdict is not Verdict.EQUAL),
         key=lambda leaf: (leaf.verdict.agrees, leaf.verdict is not Verdict.DIFFERENT),
@@ -106,22 +106,20 @@ def comparison_view(
     if off:
         rows = _one_for_all_devices(off) if devices > 1 else [(leaf.label, leaf) for leaf in off]
         shown = rows[: top or None]
-        parts += [Text(""), with_rest(_table(shown), len(rows), top)]
-        parts += [Text(f"{listing(labels, _MOST_LABELS)}: {line}") for line, labels in _remarks(shown).items()]
+        parts += ["", with_rest(_table(shown), len(rows), top)]
+        parts += [f"{listing(labels, _MOST_LABELS)}: {line}" for line, labels in _remarks(shown).items()]
         worst = next((leaf for _, leaf in shown if leaf.measured is not None), None)
         if worst is not None:
-            parts += [Text(""), _details(worst)]
+            parts += ["", _details(worst)]
     if hints:
-        parts += [Text(""), Text("\n".join(hints), style="dim", no_wrap=True, overflow="ignore")]
+        parts += ["", Text("\n".join(hints), style="dim", no_wrap=True, overflow="ignore")]
     return Group(*parts)
 
 
 def comparison_text(comparison: Comparison) -> str:
     """`comparison_view` as plain text."""
     console = Console(width=160, highlight=False, markup=False, emoji=False, no_color=True, force_terminal=False)
-    with console.capture() as capture:
-        console.print(comparison_view(comparison))
-    return "\n".join(line.rstrip() for line in capture.get().rstrip("\n").split("\n"))
+    return captured(console, comparison_view(comparison))
 
 
 def _one_for_all_devices(leaves: Sequence[LeafComparison]) -> list[tuple[str, LeafComparison]]:
@@ -145,9 +143,7 @@ def _table(leaves: Sequence[tuple[str, LeafComparison]]) -> Table:
     for name in ("beyond", "off", "max abs", "max rel", "ULP 50", "99", "max", "cosine"):
         table.add_column(name, justify="right", no_wrap=True)
     for label, leaf in leaves:
-        table.add_row(
-            Text(label), Text(_shape(leaf)), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf)
-        )
+        table.add_row(label, _shape(leaf), Text(leaf.verdict.value, style=_STYLES[leaf.verdict]), *_figures(leaf))
     return table
 
 
@@ -211,7 +207,7 @@ def _details(leaf: LeafComparison) -> RenderableType:
     for element in elements:
         table.add_row(*_cells(element))
     heading = Text.assemble((f"leaf {leaf.label}", "bold"), ("  worst elements", "dim"))
-    parts: list[RenderableType] = [heading, table, Text(_tolerance_text(leaf), style="dim")]
+    parts: Parts = [heading, table, Text(_tolerance_text(leaf), style="dim")]
     if leaf.mismatches and leaf.error_map is not None and leaf.count > 1:
         parts.append(TerminalOnly(_map(leaf)))
     if elements and elements[0].index != (first := (leaf.first or elements)[0].index):

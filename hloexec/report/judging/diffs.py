@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,7 +15,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, role_of
 from hloexec.report.judging.comparison import comparison_view, furthest_line
 from hloexec.report.judging.pairs import SavedPair, pair_view
-from hloexec.report.layout import next_steps, plain_table
+from hloexec.report.layout import Command, Parts, next_steps, plain_table
 from hloexec.report.tables import extract_command
 from hloexec.tools.diffing import Diff, Finding, RegionStep
 
@@ -24,22 +24,22 @@ _MOST_STEPS = 5
 _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "not decided": "bold yellow", "differ": "bold red"}
 
 
-def diff_view(found: Diff, top: int, command: Callable[..., str], saved: SavedPair | None = None) -> RenderableType:
+def diff_view(found: Diff, top: int, command: Command, saved: SavedPair | None = None) -> RenderableType:
     """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
     of `after`."""
-    parts: list[RenderableType] = [diff_line(found), *results_lines(found)]
+    parts: Parts = [diff_line(found), *results_lines(found)]
     if found.findings:
         first = found.findings[0]
-        parts += [Text(""), *_details(first, found)]
-        parts += [Text(""), _table(found, found.findings[:top])]
+        parts += ["", *_details(first, found)]
+        parts += ["", _table(found, found.findings[:top])]
     else:
         furthest = found.outputs.furthest
         if furthest is not None:
-            parts += [Text(""), Text(f"  {furthest}")]
-    parts += [Text(""), Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
+            parts += ["", f"  {furthest}"]
+    parts += ["", Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
     parts += [Text(note, style="yellow") for note in found.notes]
     if saved is not None:
-        parts += [Text(""), pair_view(saved), next_steps(saved.command)]
+        parts += ["", pair_view(saved), next_steps(saved.command)]
     elif found.findings:
         place = found.findings[0].after
         more = ("--in", place.computation)
@@ -88,8 +88,8 @@ def _summary(finding: Finding) -> str:
     return f"{many}; {finding.reason or operands}"
 
 
-def _details(finding: Finding, found: Diff) -> list[RenderableType]:
-    lines: list[RenderableType] = []
+def _details(finding: Finding, found: Diff) -> Parts:
+    lines: Parts = []
     sides = [("after", finding.after, found.after), ("before", finding.before, found.before)]
     called = [[] if place is None else _called(place.of(module), module) for _, place, module in sides]
     is_called_alike = [*map(_shape_of, called[0])] == [*map(_shape_of, called[1])]

@@ -11,10 +11,10 @@ from rich.text import Text
 from hloexec.core.ir import Module
 from hloexec.core.wording import plural
 from hloexec.report.judging.diffs import diff_view, results_lines
-from hloexec.report.layout import command_text, plain_table, with_rest
+from hloexec.report.layout import Command, Parts, command_text, plain_table, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.diffing import Diff
-from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff
+from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff
 from hloexec.tools.watching.recording import Ranked
 
 _STYLES = {
@@ -28,22 +28,22 @@ _HINT = "--top says how many"
 _RANKS = {outcome: rank for rank, outcome in enumerate(_STYLES)}
 
 
-def folder_view(found: FolderDiff, top: int, command: Callable[..., str]) -> RenderableType:
+def folder_view(found: FolderDiff, top: int, command: Command) -> RenderableType:
     """Everything there is to say; `command` writes a command with the options that were given."""
-    parts: list[RenderableType] = [_verdict(found)]
+    parts: Parts = [_verdict(found)]
     shown = next((module for module in found.modules if module.outcome == found.outcome), None)
     if shown is not None and shown.to_blame is not None and shown.to_blame.diff is not None:
         parts += results_lines(shown.to_blame.diff)
     if len(found.modules) > 1:
-        parts += [Text(""), _modules(found.modules, top)]
+        parts += ["", _modules(found.modules, top)]
     if shown is not None and (len(found.modules) == 1 or shown.to_blame is not None):
-        parts += [Text(""), _steps(shown, top)]
+        parts += ["", _steps(shown, top)]
     failed = [(module, step) for module in found.modules for step in module.steps if step.outcome == "not compared"]
     parts += [Text(f"{module.name}: {step.reason}", style="yellow") for module, step in failed[:top]]
     parts += [Text(note, style="yellow") for note in found.notes[:top]]
     if shown is not None and shown.to_blame is not None:
         step = shown.to_blame
-        parts += [Text(""), Text(f"{step} in {shown.name}", style="bold")]
+        parts += ["", Text(f"{step} in {shown.name}", style="bold")]
         if step.diff is not None:
             parts.append(diff_view(step.diff, top, lambda name, *more: command(name, str(step.after.path), *more)))
         parts.append(command_text(command("diff", str(step.before.path), str(step.after.path))))
@@ -79,7 +79,7 @@ def _modules(modules: Sequence[ModuleDiff], top: int) -> RenderableType:
     for module in ranked[:top]:
         step = module.to_blame
         table.add_row(
-            Text(module.name),
+            module.name,
             str(module.stages),
             str(len(module.steps)),
             Text(module.outcome, _STYLES[module.outcome]),
@@ -97,12 +97,12 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
     shown = [step for place, step in enumerate(steps) if first <= place < first + top or step.outcome == "differ"]
     table = plain_table("step", "verdict", "values found before")
     for step in shown:
-        table.add_row(Text(str(step)), Text(step.outcome, _STYLES[step.outcome]), _share(step))
+        table.add_row(
+            str(step),
+            Text(step.outcome, _STYLES[step.outcome]),
+            ("" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"),
+        )
     return with_rest(table, len(steps), len(shown), _HINT)
-
-
-def _share(step: StageDiff) -> str:
-    return "" if step.diff is None else f"{step.diff.matched_values} of {step.diff.values}"
 
 
 def _ranking(found: Diff, _: Module) -> Iterator[Ranked]:

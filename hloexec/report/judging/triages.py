@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.wording import first_line, listing, number_text, plural
-from hloexec.report.layout import next_steps, plain_table, titled, with_rest
+from hloexec.report.layout import Parts, Titled, listed, next_steps
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.triaging import (
     CauseGroup,
@@ -28,7 +28,7 @@ _MOST_BARS = 12
 
 def triage_view(found: Triage, top: int) -> RenderableType:
     """Everything `hloexec triage` says."""
-    parts: list[RenderableType] = [_verdict(found)]
+    parts: Parts = [_verdict(found)]
     if found.groups:
         parts.append(_groups(found.groups))
     worst = [member for group in found.groups for member in group.members]
@@ -66,7 +66,7 @@ def _group(group: CauseGroup) -> RenderableType:
     if small is not None and small.hlo_text:
         lines.append(Text(f"minified, from {plural(small.given_instruction_count, 'instruction')}"))
         lines.append(Text("\n".join(f"  {line}" for line in small.hlo_text.rstrip("\n").split("\n"))))
-    return titled(f"cause {group.number}", group.cause, Group(*lines))
+    return Titled(f"cause {group.number}", group.cause, Group(*lines))
 
 
 def _verdict(found: Triage) -> Text:
@@ -88,17 +88,13 @@ def _style(outcome: str) -> str:
 
 
 def _groups(groups: Sequence[CauseGroup]) -> RenderableType:
-    table = plain_table("cause", names=("#",), figures=("modules",), remarks=("to blame", "minified"))
-    for group in groups:
+    def cells(group: CauseGroup) -> Parts:
         opcodes = (f"{count} {opcode}" for opcode, count in group.opcodes.items())
-        table.add_row(
-            str(group.number),
-            Text(group.cause, _style(group.outcome)),
-            str(len(group.members)),
-            Text(listing(opcodes, _MOST_OPCODES)),
-            Text(_minified(group.minified)),
-        )
-    return titled("causes", "", table)
+        cause, members = Text(group.cause, _style(group.outcome)), str(len(group.members))
+        return [str(group.number), cause, members, listing(opcodes, _MOST_OPCODES), _minified(group.minified)]
+
+    remarks = ("to blame", "minified")
+    return listed("causes", "", list(map(cells, groups)), "cause", names=("#",), figures=("modules",), remarks=remarks)
 
 
 def _minified(found: MinifiedModule | None) -> str:
@@ -120,17 +116,21 @@ def _from_here(path: str) -> str:
 
 
 def _modules(modules: Sequence[TriagedModule], numbers: dict[str, int], top: int) -> RenderableType:
-    table = plain_table("module", "outcome", figures=("cause", "off"), remarks=("to blame", "because"))
-    for module in modules[: top or None]:
-        table.add_row(
-            Text(module.name),
-            Text(module.outcome, _style(module.outcome)),
-            str(numbers[module.name]),
-            _off(module),
-            Text(_to_blame(module)),
-            Text(_because(module)),
+    rows = [
+        (
+            each.name,
+            Text(each.outcome, _style(each.outcome)),
+            str(numbers[each.name]),
+            _off(each),
+            _to_blame(each),
+            _because(each),
         )
-    return titled("modules", "all that do not agree", with_rest(table, len(modules), top))
+        for each in modules
+    ]
+    figures, remarks = ("cause", "off"), ("to blame", "because")
+    return listed(
+        "modules", "all that do not agree", rows, "module", "outcome", top=top, figures=figures, remarks=remarks
+    )
 
 
 def _off(module: TriagedModule) -> str:

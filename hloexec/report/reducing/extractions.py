@@ -10,7 +10,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.json.printed import Leaf, leaves_of
-from hloexec.report.layout import next_steps
+from hloexec.report.layout import Parts, next_steps
 from hloexec.report.tables import leaf_label, values_table
 from hloexec.tools.extraction import Extraction, Rerun
 from hloexec.tools.summary import ParameterSummary, parameters_of
@@ -30,11 +30,11 @@ def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) 
         verdict.append("its result is not that of the whole run", "bold red")
     else:
         verdict.append("its result differs from that of the whole run in signs of zeros or bits of NaN", "bold red")
-    parts: list[RenderableType] = [verdict, Text(f"\n  {hlo_line(entry.root)}")]
+    parts: Parts = [verdict, f"\n  {hlo_line(entry.root)}"]
     parts += [Text(f"  from {line}", style="cyan") for line in source_lines(found.module, entry.root)[:1]]
     rows = [*_input_rows(found), *_result_rows(found)]
     parts.append(values_table("inputs and result", rows[:_MOST_ROWS] + rows[-1:] if len(rows) > _MOST_ROWS else rows))
-    parts += [Text(f"  {difference}") for difference in rerun.differences]
+    parts += [f"  {difference}" for difference in rerun.differences]
     parts.append(next_steps(command))
     return Group(*parts)
 

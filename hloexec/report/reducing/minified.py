@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hloexec.core.wording import plural
 from hloexec.language.text import format as format_module
-from hloexec.report.layout import next_steps
+from hloexec.report.layout import Parts, next_steps
 from hloexec.tools.minifying import Minified
 
 _MOST_LINES = 40
@@ -25,14 +25,14 @@ def minified_view(found: Minified, folder: str) -> RenderableType:
         headline.append("it still shows the failure", "bold green")
     else:
         headline.append("the failure does not show when it is read from its text", "bold red")
-    parts: list[RenderableType] = [headline, Text(f"\n  {found.failure}")]
+    parts: Parts = [headline, f"\n  {found.failure}"]
     parts += [Text(f"  {note}", style="yellow") for note in found.notes]
     lines = format_module(found.module).splitlines()
     rest = ["…"] if len(lines) > _MOST_LINES else []
-    parts += [Text(""), Text("\n".join(lines[:_MOST_LINES] + rest), style="cyan")]
+    parts += ["", Text("\n".join(lines[:_MOST_LINES] + rest), style="cyan")]
     tried = f"\n{plural(found.trial_count, 'module')} tried, {plural(found.step_count, 'step')}"
     if found.outcomes:
         tried += "; checks: " + ", ".join(f"{count} {name}" for name, count in sorted(found.outcomes.items()))
-    parts.append(Text(tried + ("" if found.is_complete else "; the search was ended before it was complete")))
+    parts.append(tried + ("" if found.is_complete else "; the search was ended before it was complete"))
     parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(found.command_in(folder))}"))
     return Group(*parts)

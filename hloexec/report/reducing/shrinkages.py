@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.wording import byte_text, count_text, plural, truncated
-from hloexec.report.layout import plain_table, titled, with_rest
+from hloexec.report.layout import Parts, listed
 from hloexec.report.units import flop_text
 from hloexec.tools.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
 
@@ -18,7 +18,7 @@ _LONGEST = 60
 
 def shrinkage_view(found: Shrinkage, output: str | None, top: int) -> RenderableType:
     """What became of the module, then tables of at most `top` rows each, 0 for all."""
-    parts: list[RenderableType] = [_headline(found, output)]
+    parts: Parts = [_headline(found, output)]
     parts.append(_changes(found.changes, top))
     if found.kept:
         parts.append(_kept(found.kept, top))
@@ -49,42 +49,45 @@ def _headline(found: Shrinkage, output: str | None) -> RenderableType:
 def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
     if not changes:
         return Text("\nevery size stays; --max-bytes and --dim ask for smaller ones", style="dim")
-    table = plain_table("inputs", "operations", figures=("size", "becomes", "arrays"))
-    for change in changes[: top or None]:
-        table.add_row(
-            Text(", ".join(change.parameters)),
-            Text(", ".join(change.roles)),
-            count_text(change.before),
-            count_text(change.after),
-            count_text(change.arrays),
+    rows = [
+        (
+            ", ".join(change.parameters),
+            ", ".join(change.roles),
+            *map(count_text, (change.before, change.after, change.arrays)),
         )
-    return titled("sizes", plural(len(changes), "dimension"), with_rest(table, len(changes), top))
+        for change in changes
+    ]
+    remark, figures = plural(len(changes), "dimension"), ("size", "becomes", "arrays")
+    return listed("sizes", remark, rows, "inputs", "operations", figures=figures, top=top)
 
 
 def _kept(kept: Sequence[KeptSize], top: int) -> RenderableType:
-    table = plain_table("because", "at", figures=("size", "arrays"))
-    for each in kept[: top or None]:
-        table.add_row(Text(each.reason), Text(_place(each)), count_text(each.size), count_text(each.arrays))
-    return titled("sizes that stay", "", with_rest(table, len(kept), top))
-
-
-def _place(each: KeptSize) -> str:
-    return f"%{each.instruction} in {truncated(each.computation, _LONGEST)}" if each.instruction else ""
+    rows = [
+        (
+            each.reason,
+            f"%{each.instruction} in {truncated(each.computation, _LONGEST)}" if each.instruction else "",
+            count_text(each.size),
+            count_text(each.arrays),
+        )
+        for each in kept
+    ]
+    return listed("sizes that stay", "", rows, "because", "at", figures=("size", "arrays"), top=top)
 
 
 def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:
-    counted = _counted(constants)
-    table = plain_table("", "for example", figures=("number", "becomes", "along size", "times"))
-    for change, count in counted[: top or None]:
-        table.add_row(
-            Text(_remark(change)),
-            Text(f"%{change.instruction}"),
+    rows = [
+        (
+            _remark(change),
+            f"%{change.instruction}",
             f"{change.before:g}",
             f"{change.after:g}",
             count_text(change.size),
             count_text(count),
         )
-    return titled("constants that encode a size", "", with_rest(table, len(counted), top))
+        for change, count in _counted(constants)
+    ]
+    title, figures = "constants that encode a size", ("number", "becomes", "along size", "times")
+    return listed(title, "", rows, "", "for example", figures=figures, top=top)
 
 
 def _remark(change: ConstantChange) -> str:

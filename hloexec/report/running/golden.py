@@ -12,7 +12,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import plural
 from hloexec.report.judging.comparison import comparison_view
 from hloexec.report.judging.diffs import diff_line
-from hloexec.report.layout import rest_text
+from hloexec.report.layout import Parts, rest_text
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.report.units import seconds_text
 from hloexec.tools.diffing import Diff
@@ -32,7 +32,7 @@ def checks_view(checks: Sequence[GoldenCheck], count: int, top: int, advice: Seq
 
     `advice` are the `change_lines` of a golden whose module was replaced.
     """
-    parts: list[RenderableType] = [_headline(checks, count), Text("")]
+    parts: Parts = [_headline(checks, count), ""]
     width = max(len(check.folder.name) for check in checks)
     parts += [_line(check, width) for check in checks]
     failed = [check for check in checks if check.outcome in (Outcome.FAILED, Outcome.NOT_DECIDED)]
@@ -40,7 +40,7 @@ def checks_view(checks: Sequence[GoldenCheck], count: int, top: int, advice: Seq
         if check.comparison is not None:
             devices = 1 if check.golden is None else check.golden.devices
             view = comparison_view(check.comparison, top, devices=devices)
-            parts += [Text(""), Text(str(check.folder), style="bold"), view]
+            parts += ["", Text(str(check.folder), style="bold"), view]
     if 0 < top < len(failed):
         parts.append(rest_text(len(failed) - top))
     if len(checks) < count:

@@ -9,7 +9,7 @@ import numpy as np
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value, leaves
+from hloexec.core.values import Array, Ints, Value, leaves
 from hloexec.core.wording import braced, number_text, on_devices, plural
 from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen
@@ -47,7 +47,7 @@ def statistics_lines(label: str, value: Value) -> list[str]:
     ]
 
 
-def _leaf_label(label: str, index: tuple[int, ...]) -> str:
+def _leaf_label(label: str, index: Ints) -> str:
     return label + (braced(index) if index else "")
 
 

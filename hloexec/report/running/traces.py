@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.core.ir import ArrayShape
 from hloexec.core.wording import byte_text, count_text, number_text, plural
-from hloexec.report.layout import next_steps, plain_table
+from hloexec.report.layout import Command, Parts, next_steps, plain_table
 from hloexec.tools.tracing.recording import Remarkable
 from hloexec.tools.tracing.running import Traced
 
 
-def trace_view(traced: Traced, folder: str, module: str, command: Callable[..., str]) -> RenderableType:
+def trace_view(traced: Traced, folder: str, module: str, command: Command) -> RenderableType:
     """The verdict, the notable events, and the next command."""
     what = f"{count_text(traced.events)} values of {plural(traced.instructions, 'instruction')}"
     size = "statistics only" if traced.trace.information["statistics_only"] else byte_text(traced.value_bytes)
-    parts: list[RenderableType] = [Text.assemble(("traced ", "bold"), f"{module}: {what}, {size}, in {folder}")]
+    parts: Parts = [Text.assemble(("traced ", "bold"), f"{module}: {what}, {size}, in {folder}")]
     if traced.remarkable:
         parts.append(_remarkable(traced.remarkable))
     commands = [f'python -c "import hloexec; print(next(iter(hloexec.read_trace({folder!r}))))"']
@@ -43,5 +43,5 @@ def _remarkable(entries: Sequence[Remarkable]) -> RenderableType:
         ]
         shape = str(ArrayShape(leaf.element_type, leaf.dimensions))
         devices = "" if entry.devices == (0,) else f" on {','.join(map(str, entry.devices))}"
-        table.add_row(Text(entry.name + devices), shape, *numbers, *counts)
-    return Group(Text(""), table)
+        table.add_row(entry.name + devices, shape, *numbers, *counts)
+    return Group("", table)

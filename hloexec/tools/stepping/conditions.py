@@ -355,15 +355,14 @@ def value_of_text(text: str, shape: Shape, what: str) -> Value:
 
 def _literal(text: str, shape: Shape, what: str, whole: Shape) -> Value:
     # Imported late: reading text needs every grammar.
-    from hloexec.language.text.lexer import END, Lexer
+    from hloexec.language.text.lexer import END
     from hloexec.language.text.literals import LiteralParser
-    from hloexec.language.text.shapes import ShapeParser
 
-    lexer = Lexer(text, what)
+    parser = LiteralParser(text, what)
     try:
-        found = LiteralParser(lexer, ShapeParser(lexer), strict=False).of_shape(shape)
-        if lexer.kind != END:
-            lexer.fail("expected the end of the value")
+        found = parser.of_shape(shape)
+        if parser.kind != END:
+            parser.fail("expected the end of the value")
     except ParseError as error:
         advice = "give a literal, a number that fills it, or a file (.npy, .npz)"
         raise InputError(f"{what}, which is {whole}, cannot be {text!r}: {error.message}; {advice}") from error

@@ -7,7 +7,6 @@ from typing import Any
 
 from hloexec.core.ir import ConvolutionDimensionNumbers, PaddingDimension, SliceDimension, Window, WindowDimension
 from hloexec.language.text.attributes.values import AttributeParser
-from hloexec.language.text.lexer import Lexer
 
 _SIZES = re.compile(r"(?:-?[0-9]{1,19}(?!x)|[0-9]{1,19}(?:x[0-9]{1,19})+)(?![A-Za-z0-9_.])")
 """As in XLA, a size of one dimension may be negative, but not one of several."""
@@ -17,34 +16,29 @@ _DIMENSION_LABELS = re.compile(r"([0-9bf?]{2,})_([0-9io?]{2,})->([0-9bf?]{2,})(?
 _WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
 
 
-class GeometryParser:
-    """Reads geometry from a lexer."""
+class GeometryParser(AttributeParser):
+    """Reads geometry."""
 
-    __slots__ = ("_attributes", "_lexer")
-
-    def __init__(self, lexer: Lexer, attributes: AttributeParser) -> None:
-        self._lexer = lexer
-        self._attributes = attributes
+    __slots__ = ()
 
     def window(self, what: str) -> Window:
         """'{' (field '=' sizes)* '}', field ::= size | stride | pad | lhs_dilate | rhs_dilate | rhs_reversal"""
-        lexer = self._lexer
-        lexer.expect("{", "before a window")
-        start = lexer.start
+        self.expect("{", "before a window")
+        start = self.start
         fields: dict[str, list[Any]] = {}
-        while not lexer.at("}"):
-            position = lexer.start
-            name = lexer.attribute_name(f"a field of a window ({', '.join(_WINDOW_FIELDS)})")
+        while not self.at("}"):
+            position = self.start
+            name = self.attribute_name(f"a field of a window ({', '.join(_WINDOW_FIELDS)})")
             if name not in _WINDOW_FIELDS:
-                lexer.fail(f"a window has the fields {', '.join(_WINDOW_FIELDS)}, found '{name}'", position)
+                self.fail(f"a window has the fields {', '.join(_WINDOW_FIELDS)}, found '{name}'", position)
             if name in fields:
-                lexer.fail(f"the window field '{name}' occurs twice", position)
+                self.fail(f"the window field '{name}' occurs twice", position)
             fields[name] = self._paddings() if name == "pad" else self._sizes(name)
-        lexer.advance()
+        self.advance()
         rank = len(fields.get("size", ()))
         for name, values in fields.items():
             if len(values) != rank:
-                lexer.fail(f"the window has {rank} sizes, but '{name}' has {len(values)} entries", start)
+                self.fail(f"the window has {rank} sizes, but '{name}' has {len(values)} entries", start)
         size = fields.get("size", [])
         ones = [1] * rank
         stride, base, dilation = (fields.get(name, ones) for name in ("stride", "lhs_dilate", "rhs_dilate"))
@@ -66,10 +60,10 @@ class GeometryParser:
 
     def _paddings(self) -> list[tuple[int, int]]:
         """low '_' high ('x' low '_' high)*"""
-        start = self._lexer.start
+        start = self.start
         entries = self._entries(_PADDING, "padding such as 0_1x2_2 after 'pad='")
         if any(len(entry) != 2 for entry in entries):
-            self._lexer.fail("the padding of a window is low_high per dimension, without interior padding", start)
+            self.fail("the padding of a window is low_high per dimension, without interior padding", start)
         return [(entry[0], entry[1]) for entry in entries]
 
     def padding(self, what: str) -> tuple[PaddingDimension, ...]:
@@ -78,41 +72,39 @@ class GeometryParser:
 
     def _entries(self, pattern: re.Pattern[str], what: str) -> list[list[int]]:
         """entry ('x' entry)*, entry ::= int ('_' int)*; integers of 64 bits."""
-        start = self._lexer.start
-        match = self._lexer.pattern(pattern, what)
+        start = self.start
+        match = self.pattern(pattern, what)
         entries = [list(map(int, entry.split("_"))) for entry in match[0].split("x")]
         if any(not -(1 << 63) <= number < 1 << 63 for entry in entries for number in entry):
-            self._lexer.fail(f"expected {what}, found a number that does not fit 64 bits", start)
+            self.fail(f"expected {what}, found a number that does not fit 64 bits", start)
         return entries
 
     def slice(self, what: str) -> tuple[SliceDimension, ...]:
         """'{' ['[' start ':' limit [':' stride] ']' (',' …)*] '}'"""
-        return self._attributes.items("{", "}", what, self._range)
+        return self.braced(what, self._range)
 
     def _range(self) -> SliceDimension:
-        lexer = self._lexer
-        start = lexer.start
-        lexer.expect("[", "before the range of a slice")
-        bounds = [lexer.integer("the start of a slice")]
-        while lexer.take(":"):
-            bounds.append(lexer.integer("a bound of a slice"))
+        start = self.start
+        self.expect("[", "before the range of a slice")
+        bounds = [self.integer("the start of a slice")]
+        while self.take(":"):
+            bounds.append(self.integer("a bound of a slice"))
         if not 2 <= len(bounds) <= 3:
-            lexer.fail(
+            self.fail(
                 f"the range of a slice is [start:limit] or [start:limit:stride], found {len(bounds)} numbers", start
             )
-        lexer.expect("]", "after the range of a slice")
+        self.expect("]", "after the range of a slice")
         return SliceDimension(*bounds)
 
     def convolution_dimensions(self, what: str) -> ConvolutionDimensionNumbers:
         """labels '_' labels '->' labels, e.g. b01f_01io->b01f"""
-        lexer = self._lexer
-        start = lexer.start
-        match = lexer.pattern(_DIMENSION_LABELS, "dimension labels such as b01f_01io->b01f")
+        start = self.start
+        match = self.pattern(_DIMENSION_LABELS, "dimension labels such as b01f_01io->b01f")
         roles = (("bf", "input"), ("io", "kernel"), ("bf", "output"))
         sides = [self._labels(match[i + 1], letters, side, start) for i, (letters, side) in enumerate(roles)]
         (batch, feature, spatial), (kernel_in, kernel_out, kernel), (out_batch, out_feature, out_spatial) = sides
         if not len(spatial) == len(kernel) == len(out_spatial):
-            lexer.fail(
+            self.fail(
                 "input, kernel and output have the same number of spatial dimensions, "
                 f"found {len(spatial)}, {len(kernel)} and {len(out_spatial)}",
                 start,
@@ -134,9 +126,9 @@ class GeometryParser:
         """The places of the two letters (0 where absent, as in XLA) and of the spatial digits of one side."""
         used = labels.replace("?", "")
         if len(set(used)) != len(used):
-            self._lexer.fail(f"the {side} dimension labels '{labels}' name a dimension twice", start)
+            self.fail(f"the {side} dimension labels '{labels}' name a dimension twice", start)
         digits = sorted(label for label in used if label.isdigit())
         if digits != [str(i) for i in range(len(digits))]:
-            self._lexer.fail(f"the {side} dimension labels '{labels}' do not number their dimensions from 0", start)
+            self.fail(f"the {side} dimension labels '{labels}' do not number their dimensions from 0", start)
         first, second = (max(labels.find(letter), 0) for letter in letters)
         return first, second, tuple(labels.index(digit) for digit in digits)

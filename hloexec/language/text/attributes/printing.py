@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -24,7 +24,9 @@ from hloexec.core.ir import (
     TileSharding,
     TupleSharding,
     Window,
+    WindowDimension,
 )
+from hloexec.core.values import Pairs
 from hloexec.core.wording import braced
 from hloexec.language.text.lexer import escape, is_dictionary
 from hloexec.ops.attributes import OperandAlias
@@ -54,21 +56,21 @@ def nested(values: Iterable[Iterable[Any]]) -> str:
 
 
 def window(value: Window) -> str:
-    dimensions = value.dimensions
-    if not dimensions:
-        return "{}"
-    fields = [f"size={'x'.join(str(d.size) for d in dimensions)}"]
-    if any(d.stride != 1 for d in dimensions):
-        fields.append(f"stride={'x'.join(str(d.stride) for d in dimensions)}")
-    if any(d.padding_low or d.padding_high for d in dimensions):
-        fields.append(f"pad={'x'.join(f'{d.padding_low}_{d.padding_high}' for d in dimensions)}")
-    if any(d.base_dilation != 1 for d in dimensions):
-        fields.append(f"lhs_dilate={'x'.join(str(d.base_dilation) for d in dimensions)}")
-    if any(d.window_dilation != 1 for d in dimensions):
-        fields.append(f"rhs_dilate={'x'.join(str(d.window_dilation) for d in dimensions)}")
-    if any(d.window_reversal for d in dimensions):
-        fields.append(f"rhs_reversal={'x'.join(str(int(d.window_reversal)) for d in dimensions)}")
-    return f"{{{' '.join(fields)}}}"
+    """The fields that do not say the usual of each dimension; the sizes always."""
+    texts = {name: [text(dimension) for dimension in value.dimensions] for name, (_, text) in _WINDOW_FIELDS.items()}
+    said = (f"{name}={'x'.join(text)}" for name, text in texts.items() if {*text} - {_WINDOW_FIELDS[name][0]})
+    return f"{{{' '.join(said)}}}"
+
+
+_WINDOW_FIELDS: dict[str, tuple[str, Callable[[WindowDimension], str]]] = {
+    "size": ("", lambda d: str(d.size)),
+    "stride": ("1", lambda d: str(d.stride)),
+    "pad": ("0_0", lambda d: f"{d.padding_low}_{d.padding_high}"),
+    "lhs_dilate": ("1", lambda d: str(d.base_dilation)),
+    "rhs_dilate": ("1", lambda d: str(d.window_dilation)),
+    "rhs_reversal": ("0", lambda d: str(int(d.window_reversal))),
+}
+"""What a window says of each dimension: what is usual, and so not said, and the text."""
 
 
 def padding(value: tuple[PaddingDimension, ...]) -> str:
@@ -95,19 +97,12 @@ def convolution_dimensions(numbers: ConvolutionDimensionNumbers) -> str:
             labels[place] = str(number)
         return "".join(labels)
 
-    n = numbers
-    lhs = side(
-        n.input_rank, ("b", n.input_batch_dimension), ("f", n.input_feature_dimension), n.input_spatial_dimensions
+    batch, feature, spatial, kernel_in, kernel_out, kernel, out_batch, out_feature, out_spatial, *ranks = attrs.astuple(
+        numbers, recurse=False
     )
-    rhs = side(
-        n.kernel_rank,
-        ("o", n.kernel_output_feature_dimension),
-        ("i", n.kernel_input_feature_dimension),
-        n.kernel_spatial_dimensions,
-    )
-    out = side(
-        n.output_rank, ("b", n.output_batch_dimension), ("f", n.output_feature_dimension), n.output_spatial_dimensions
-    )
+    lhs = side(ranks[0], ("b", batch), ("f", feature), spatial)
+    rhs = side(ranks[1], ("o", kernel_out), ("i", kernel_in), kernel)
+    out = side(ranks[2], ("b", out_batch), ("f", out_feature), out_spatial)
     return f"{lhs}_{rhs}->{out}"
 
 
@@ -116,7 +111,7 @@ def aliasing(aliases: tuple[OperandAlias, ...]) -> str:
     return f"{{{', '.join(entries)}}}"
 
 
-def frontend_attributes(pairs: tuple[tuple[str, str], ...]) -> str:
+def frontend_attributes(pairs: Pairs) -> str:
     return braced(f"{name}={string_or_dictionary(value)}" for name, value in pairs)
 
 

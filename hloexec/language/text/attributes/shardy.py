@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hloexec.core.ir import AxisRef, DimensionSharding, Mesh, Module, NamedSharding
-from hloexec.language.text.lexer import BAD, END, NAME, PUNCTUATION, STRING, Lexer
+from hloexec.language.text.lexer import BAD, NAME, PUNCTUATION, STRING, Lexer
 
 _Item = TypeVar("_Item")
 
@@ -27,7 +27,7 @@ def parse_meshes(text: str) -> dict[str, Mesh]:
     """meshes ::= '{' [name '=' '#sdy.mesh' '<' mesh '>' (',' …)*] '}'; raises ParseError."""
     reader = _Reader(text, "<xla.sdy.meshes>")
     found = dict(reader.items("{", "}", reader.named_mesh))
-    reader.end()
+    reader.end_of("the attribute")
     return found
 
 
@@ -41,10 +41,10 @@ def parse_shardings(text: str, meshes: Mapping[str, Mesh]) -> tuple[NamedShardin
     if reader.attribute("sharding_per_value", "sharding") == "sharding":
         found = (reader.sharding(),)
     else:
-        reader.expect("<")
+        reader.expect_mark("<")
         found = reader.items("[", "]", reader.sharding)
-        reader.expect(">")
-    reader.end()
+        reader.expect_mark(">")
+    reader.end_of("the attribute")
     return found
 
 
@@ -52,126 +52,119 @@ def parse_manual_axes(text: str) -> tuple[str, ...]:
     """axes ::= '#sdy' '<' 'manual_axes' '{' [string (',' string)*] '}' '>'; raises ParseError."""
     reader = _Reader(text, "<xla.sdy.manual_axes>")
     reader.attribute("")
-    reader.expect("<")
-    reader.word("manual_axes")
+    reader.expect_mark("<")
+    reader.expect_word("manual_axes")
     found = reader.items("{", "}", reader.axis_name)
-    reader.expect(">")
-    reader.end()
+    reader.expect_mark(">")
+    reader.end_of("the attribute")
     return found
 
 
-class _Reader:
+class _Reader(Lexer):
     """The rules that make up the attributes."""
 
     def __init__(self, text: str, what: str, meshes: Mapping[str, Mesh] | None = None) -> None:
-        self._lexer = Lexer(text, what)
+        super().__init__(text, what)
         self._meshes = meshes or {}
 
-    def end(self) -> None:
-        if self._lexer.kind != END:
-            self._lexer.fail(f"expected the end of the attribute, found {self._lexer.describe()}")
-
-    def at(self, mark: str) -> bool:
+    def at_mark(self, mark: str) -> bool:
         # Angle brackets and at signs are no tokens of HLO.
-        return self._lexer.value == mark and self._lexer.kind in (PUNCTUATION, BAD)
+        return self.value == mark and self.kind in (PUNCTUATION, BAD)
 
-    def take(self, mark: str) -> bool:
-        if self.at(mark):
-            self._lexer.advance()
+    def take_mark(self, mark: str) -> bool:
+        if self.at_mark(mark):
+            self.advance()
             return True
         return False
 
-    def expect(self, mark: str) -> None:
-        if not self.take(mark):
-            self._lexer.fail(f"expected '{mark}', found {self._lexer.describe()}")
+    def expect_mark(self, mark: str) -> None:
+        if not self.take_mark(mark):
+            self.fail(f"expected '{mark}', found {self.describe()}")
 
-    def word(self, word: str) -> None:
-        if not self._lexer.at_word(word):
-            self._lexer.fail(f"expected '{word}', found {self._lexer.describe()}")
-        self._lexer.advance()
+    def expect_word(self, word: str) -> None:
+        if not self.at_word(word):
+            self.fail(f"expected '{word}', found {self.describe()}")
+        self.advance()
 
     def items(self, opening: str, closing: str, item: Callable[[], _Item]) -> tuple[_Item, ...]:
         """opening [item (',' item)*] closing"""
-        self.expect(opening)
+        self.expect_mark(opening)
         found: list[_Item] = []
-        while not self.at(closing):
+        while not self.at_mark(closing):
             found.append(item())
-            if not self.take(","):
+            if not self.take_mark(","):
                 break
-        self.expect(closing)
+        self.expect_mark(closing)
         return tuple(found)
 
     def attribute(self, *kinds: str) -> str:
         """'#sdy' ['.' kind]"""
-        self.expect("#")
-        lexer = self._lexer
+        self.expect_mark("#")
         names = {f"sdy.{kind}" if kind else "sdy": kind for kind in kinds}
-        if lexer.kind != NAME or lexer.value not in names:
+        if self.kind != NAME or self.value not in names:
             wanted = " or ".join(f"'#{name}'" for name in names)
-            lexer.fail(f"expected {wanted}, found {lexer.describe()}")
-        kind = names[lexer.value]
-        lexer.advance()
+            self.fail(f"expected {wanted}, found {self.describe()}")
+        kind = names[self.value]
+        self.advance()
         return kind
 
     def named_mesh(self) -> tuple[str, Mesh]:
         """name '=' '#sdy.mesh' '<' mesh '>'"""
         name = self._name("the name of a mesh")
-        self.expect("=")
+        self.expect_mark("=")
         self.attribute("mesh")
         return name, self.mesh()
 
     def mesh(self) -> Mesh:
         """'<' '[' [string '=' int (',' …)*] ']' [',' 'device_ids' '=' '[' int (',' int)* ']'] '>'"""
-        lexer = self._lexer
-        self.expect("<")
+        self.expect_mark("<")
         axes = self.items("[", "]", self._sized_axis)
         device_ids: tuple[int, ...] | None = None
-        if self.take(","):
-            start = lexer.start
-            self.word("device_ids")
-            self.expect("=")
-            device_ids = self.items("[", "]", lambda: lexer.integer("a device"))
+        if self.take_mark(","):
+            start = self.start
+            self.expect_word("device_ids")
+            self.expect_mark("=")
+            device_ids = self.items("[", "]", lambda: self.integer("a device"))
             if not axes and len(device_ids) == 1:
-                self.expect(">")
+                self.expect_mark(">")
                 return Mesh(maximal_device=device_ids[0])
             count = math.prod(size for _, size in axes)
             if len(device_ids) != count or sorted(device_ids) != list(range(count)):
-                lexer.fail(f"the mesh has {count} devices, and its device order must name each of them once", start)
-        self.expect(">")
+                self.fail(f"the mesh has {count} devices, and its device order must name each of them once", start)
+        self.expect_mark(">")
         return Mesh(axes, device_ids)
 
     def _sized_axis(self) -> tuple[str, int]:
         name = self.axis_name()
-        self.expect("=")
-        start = self._lexer.start
-        size = self._lexer.integer("the size of a mesh axis")
+        self.expect_mark("=")
+        start = self.start
+        size = self.integer("the size of a mesh axis")
         if size < 1:
-            self._lexer.fail("the size of a mesh axis must be at least 1", start)
+            self.fail("the size of a mesh axis must be at least 1", start)
         return name, size
 
     def sharding(self) -> NamedSharding:
         """'<' mesh-or-ref ',' '[' dimensions ']' (',' ('replicated' | 'unreduced') '=' '{' axes '}')* '>'"""
-        lexer = self._lexer
-        self.expect("<")
-        if self.take("@"):
-            start = lexer.start
+        self.expect_mark("<")
+        if self.take_mark("@"):
+            start = self.start
             name = self._name("the name of a mesh")
             if name not in self._meshes:
-                lexer.fail(f"the module has no mesh '{name}'", start)
+                self.fail(f"the module has no mesh '{name}'", start)
             mesh = self._meshes[name]
         else:
-            self.word("mesh")
+            self.expect_word("mesh")
             mesh = self.mesh()
-        self.expect(",")
+        self.expect_mark(",")
         fields: dict[str, Any] = {}
         dimensions = self.items("[", "]", self._dimension)
-        while self.take(","):
-            if lexer.kind != NAME or lexer.value not in ("replicated", "unreduced"):
-                lexer.fail(f"expected 'replicated' or 'unreduced', found {lexer.describe()}")
-            part = lexer.word("a part of a sharding")
-            self.expect("=")
+        while self.take_mark(","):
+            if self.kind != NAME or self.value not in ("replicated", "unreduced"):
+                self.fail(f"expected 'replicated' or 'unreduced', found {self.describe()}")
+            part = self.word("a part of a sharding")
+            self.expect_mark("=")
             fields[part] = self.items("{", "}", self._axis)
-        self.expect(">")
+        self.expect_mark(">")
         return NamedSharding(mesh, dimensions=dimensions, **fields)
 
     def _dimension(self) -> DimensionSharding:
@@ -182,31 +175,29 @@ class _Reader:
         def part() -> None:
             nonlocal is_closed
             if not is_closed:
-                self._lexer.fail("'?' is the last of a dimension's axes")
-            if self.take("?"):
+                self.fail("'?' is the last of a dimension's axes")
+            if self.take_mark("?"):
                 is_closed = False
             else:
                 axes.append(self._axis())
 
         self.items("{", "}", part)
-        lexer = self._lexer
-        if lexer.kind == NAME and lexer.value[0] == "p" and lexer.value[1:].isdecimal():
-            lexer.advance()
+        if self.kind == NAME and self.value[0] == "p" and self.value[1:].isdecimal():
+            self.advance()
         return DimensionSharding(tuple(axes), is_closed)
 
     def _axis(self) -> AxisRef:
         """string [':' '(' int ')' int]"""
-        lexer = self._lexer
         name = self.axis_name()
-        if not self.take(":"):
+        if not self.take_mark(":"):
             return AxisRef(name)
-        self.expect("(")
-        above = lexer.integer("the size above a sub-axis")
-        self.expect(")")
-        return AxisRef(name, (above, lexer.integer("the size of a sub-axis")))
+        self.expect_mark("(")
+        above = self.integer("the size above a sub-axis")
+        self.expect_mark(")")
+        return AxisRef(name, (above, self.integer("the size of a sub-axis")))
 
     def axis_name(self) -> str:
-        return self._lexer.string("the name of a mesh axis")
+        return self.string("the name of a mesh axis")
 
     def _name(self, what: str) -> str:
-        return self._lexer.string(what) if self._lexer.kind == STRING else self._lexer.word(what)
+        return self.string(what) if self.kind == STRING else self.word(what)

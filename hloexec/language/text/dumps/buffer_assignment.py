@@ -92,7 +92,7 @@ def parse_buffer_assignment(text: str, *, filename: str = "<string>") -> BufferA
     advice = "hloexec.load_buffer_assignment(path) reads a file"
     require_text("text", text, "the text of a buffer assignment, a str", advice)
     require_text("filename", filename)
-    return _Parser(DumpLines(text, filename)).run()
+    return _Parser(text, filename).run()
 
 
 def merge_buffer_assignments(parts: Iterable[BufferAssignment]) -> BufferAssignment:
@@ -121,41 +121,38 @@ def merge_buffer_assignments(parts: Iterable[BufferAssignment]) -> BufferAssignm
     return whole
 
 
-class _Parser:
+class _Parser(DumpLines):
     """The parts of a dump, one method each."""
 
-    def __init__(self, lines: DumpLines) -> None:
-        self._lines = lines
-        self._marks_unused = False
+    _marks_unused = False
 
     def run(self) -> BufferAssignment:
         """dump ::= [allocations] [total] [values] [live ranges] [report], at least one of them, empty lines between"""
-        lines = self._lines
-        lines.skip_blank()
+        self.skip_blank()
         allocations = total = used = live = spaces = None
-        if lines.take(_ASSIGNMENT):
+        if self.take(_ASSIGNMENT):
             allocations = self._many(self._allocation, "allocation")
-            lines.skip_blank()
-        if lines.at(_TOTAL):
+            self.skip_blank()
+        if self.at(_TOTAL):
             total = self._total(allocations)
-            lines.skip_blank()
-        if lines.take(_USED):
+            self.skip_blank()
+        if self.take(_USED):
             used = self._used_values()
-            lines.skip_blank()
-        if lines.at(_LIVE):
+            self.skip_blank()
+        if self.at(_LIVE):
             live = self._live_ranges()
-            lines.skip_blank()
-        if lines.at(MEMORY_SPACE):
-            spaces = parse_memory_spaces(lines)
-            lines.skip_blank()
+            self.skip_blank()
+        if self.at(MEMORY_SPACE):
+            spaces = parse_memory_spaces(self)
+            self.skip_blank()
         found = [part for part in (allocations, total, used, live, spaces) if part is not None]
         if not found:
-            lines.fail(
+            self.fail(
                 "expected a buffer assignment, which begins with 'BufferAssignment:', 'Total bytes used:', "
-                f"'Used values:', 'HloLiveRange' or 'Memory Space:', found {lines.describe()}"
+                f"'Used values:', 'HloLiveRange' or 'Memory Space:', found {self.describe()}"
             )
-        if not lines.is_at_end:
-            lines.fail(f"expected the end of the buffer assignment, found {lines.describe()}")
+        if not self.is_at_end:
+            self.fail(f"expected the end of the buffer assignment, found {self.describe()}")
         return BufferAssignment(
             allocations=allocations,
             total_bytes=total,
@@ -170,18 +167,16 @@ class _Parser:
         found: list[_Item] = []
         while (item := read()) is not None:
             found.append(item)
-        line = self._lines.line
-        if line[:1] == " ":
-            self._lines.fail(f"expected {what}, found {self._lines.describe()}")
+        if self.line[:1] == " ":
+            self.fail(f"expected {what}, found {self.describe()}")
         return tuple(found)
 
     def _allocation(self) -> Allocation | None:
         """allocation ::= 'allocation' index ': size' bytes flag* ':' value*"""
-        lines = self._lines
-        match = lines.take(_ALLOCATION)
+        match = self.take(_ALLOCATION)
         if match is None:
             return None
-        index, size = lines.number(match, "index", "the allocation"), lines.number(match, "size", "the size")
+        index, size = self.number(match, "index", "the allocation"), self.number(match, "size", "the size")
         flags = self._flags(match)
         values = self._many(self._value, "' value: <…> (size=…,offset=…): shape'")
         return Allocation(index=index, size=size, values=values, **flags)
@@ -190,19 +185,18 @@ class _Parser:
         """flag ::= ', color' n | ', page' n | ', parameter' n ', shape |' shape '| at ShapeIndex' index
         | ', output shape is |' shape '|' | ', constant' | ', thread-local' | ', maybe-live-out' | ', preallocated-temp'
         """
-        lines = self._lines
         found: dict[str, Any] = {}
         other: list[str] = []
         position, end = match.span("flags")
         while position < end:
             flag = _FLAG.match(match.string, position, end)
             if flag is None:
-                lines.fail("expected a flag of the allocation, such as ', constant' or ', color 1'", position)
+                self.fail("expected a flag of the allocation, such as ', constant' or ', color 1'", position)
             field, value = self._flag(flag)
             if field is None:
                 other.append(flag["word"])
             elif field in found:
-                lines.fail(
+                self.fail(
                     f"the allocation has a second {field.removeprefix('is_').replace('_', ' ')}", flag.start() + 2
                 )
             else:
@@ -212,17 +206,16 @@ class _Parser:
 
     def _flag(self, flag: re.Match[str]) -> tuple[str | None, Any]:
         """The field of an allocation that a flag fills, and with what; no field for one that is not known."""
-        lines = self._lines
         if flag["color"]:
-            return "color", lines.number(flag, "color", "the color")
+            return "color", self.number(flag, "color", "the color")
         if flag["page"]:
-            return "page", lines.number(flag, "page", "the page")
+            return "page", self.number(flag, "page", "the page")
         if flag["number"]:
-            number = lines.number(flag, "number", "the parameter")
-            shape = None if flag["shape"] == _UNKNOWN_SHAPE else lines.shape(flag, "shape")
+            number = self.number(flag, "number", "the parameter")
+            shape = None if flag["shape"] == _UNKNOWN_SHAPE else self.shape(flag, "shape")
             return "parameter", EntryParameter(number, shape, index_of(flag["at"]) or ())
         if flag["output"] is not None:
-            return "output_shape", lines.shape(flag, "output")
+            return "output_shape", self.shape(flag, "output")
         if flag["word"] in _WORDS:
             return _WORDS[flag["word"]], True
         message = f"the flag '{flag['word']}' of an allocation is not known; it is kept verbatim"
@@ -231,32 +224,29 @@ class _Parser:
 
     def _value(self) -> AssignedValue | None:
         """value ::= ' value:' label '(size=' bytes ',offset=' bytes '):' shape"""
-        lines = self._lines
-        match = lines.take(_VALUE)
+        match = self.take(_VALUE)
         if match is None:
             return None
-        size, offset = lines.number(match, "size", "the size"), lines.number(match, "offset", "the offset")
-        return AssignedValue(self._label(match), size, offset, lines.shape(match, "shape"))
+        size, offset = self.number(match, "size", "the size"), self.number(match, "offset", "the offset")
+        return AssignedValue(self._label(match), size, offset, self.shape(match, "shape"))
 
     def _label(self, match: re.Match[str]) -> ValueLabel:
         """label ::= '<' id name [index] ['(phi)'] ['@' color] '>'"""
-        number = self._lines.number
-        color = number(match, "color", "the color") if match["color"] else None
+        color = self.number(match, "color", "the color") if match["color"] else None
         return ValueLabel(
-            number(match, "id", "the id"), match["name"], index_of(match["at"]), bool(match["phi"]), color
+            self.number(match, "id", "the id"), match["name"], index_of(match["at"]), bool(match["phi"]), color
         )
 
     def _total(self, allocations: tuple[Allocation, ...] | None) -> int:
         """total ::= 'Total bytes used:' bytes '(' rounded ')'"""
-        lines = self._lines
-        match = lines.expect(_TOTAL, "'Total bytes used: …'")
-        total = lines.number(match, "bytes", "the total")
+        match = self.expect(_TOTAL, "'Total bytes used: …'")
+        total = self.number(match, "bytes", "the total")
         if match["rounded"] != rounded_bytes(total):
-            lines.fail(f"{total} bytes are {rounded_bytes(total)}, not {match['rounded']}", match.start("rounded"))
+            self.fail(f"{total} bytes are {rounded_bytes(total)}, not {match['rounded']}", match.start("rounded"))
         if allocations is not None:
             added = sum(allocation.size for allocation in allocations)
             if added != total:
-                lines.fail(f"the allocations add up to {added} bytes, the total says {total}", match.start("bytes"))
+                self.fail(f"the allocations add up to {added} bytes, the total says {total}", match.start("bytes"))
         return total
 
     def _used_values(self) -> tuple[UsedValue, ...]:
@@ -264,78 +254,73 @@ class _Parser:
 
     def _used_value(self) -> UsedValue | None:
         """value ::= label 'positions:' position* 'uses:' (use* | '(none)') 'from instruction:' text"""
-        lines = self._lines
-        match = lines.take(_USED_VALUE)
+        match = self.take(_USED_VALUE)
         if match is None:
             return None
         label = self._label(match)
-        lines.expect(_POSITIONS, "' positions:'")
+        self.expect(_POSITIONS, "' positions:'")
         positions = []
-        while found := lines.take(_POSITION):
+        while found := self.take(_POSITION):
             positions.append(Position(found["name"], index_of(found["at"])))
-        lines.expect(_USES, "a position, or ' uses:'")
+        self.expect(_USES, "a position, or ' uses:'")
         uses = []
-        if lines.take(_NONE):
+        if self.take(_NONE):
             self._marks_unused = True
         else:
-            while found := lines.take(_USE):
-                operand = lines.number(found, "operand", "the operand")
+            while found := self.take(_USE):
+                operand = self.number(found, "operand", "the operand")
                 uses.append(Use(found["name"], operand, index_of(found["at"])))
-        text = lines.expect(_FROM, "a use, or ' from instruction: …'")["text"]
+        text = self.expect(_FROM, "a use, or ' from instruction: …'")["text"]
         return UsedValue(label, tuple(positions), tuple(uses), text)
 
     def _live_ranges(self) -> LiveRanges:
         """live ranges ::= 'HloLiveRange (max' end '):' 'InstructionSequence:' (time ':' name)*
         'BufferLiveRange:' (name index ':' start '-' end)* peak"""
-        lines = self._lines
-        match = lines.expect(_LIVE, "'HloLiveRange (max …):'")
-        end_time = lines.number(match, "end", "the end of the schedule")
+        match = self.expect(_LIVE, "'HloLiveRange (max …):'")
+        end_time = self.number(match, "end", "the end of the schedule")
         sequence = self._sequence()
         if len(sequence) != end_time:
-            lines.fail(f"expected {end_time} instructions in the sequence, found {len(sequence)}", match.start("end"))
-        lines.expect(_RANGES, "the next instruction, or '  BufferLiveRange:'")
+            self.fail(f"expected {end_time} instructions in the sequence, found {len(sequence)}", match.start("end"))
+        self.expect(_RANGES, "the next instruction, or '  BufferLiveRange:'")
         ranges = []
-        while found := lines.take(_RANGE):
-            start, end = lines.number(found, "start", "the start"), lines.number(found, "end", "the end")
+        while found := self.take(_RANGE):
+            start, end = self.number(found, "start", "the start"), self.number(found, "end", "the end")
             if not start <= end <= end_time:
-                lines.fail(f"expected start ≤ end ≤ {end_time}, found {start}-{end}", found.start("start"))
+                self.fail(f"expected start ≤ end ≤ {end_time}, found {start}-{end}", found.start("start"))
             ranges.append(LiveRange(found["name"], index_of(found["at"]) or (), start, end))
         live = LiveRanges(end_time, sequence, tuple(ranges), None)
-        return live if lines.take(_NO_PEAK) else self._peak(live)
+        return live if self.take(_NO_PEAK) else self._peak(live)
 
     def _sequence(self) -> tuple[str, ...]:
-        lines = self._lines
-        lines.expect(_SEQUENCE, "'  InstructionSequence:'")
+        self.expect(_SEQUENCE, "'  InstructionSequence:'")
         names: list[str] = []
-        while found := lines.take(_SCHEDULED):
-            if lines.number(found, "time", "the position") != len(names):
-                lines.fail(f"expected instruction {len(names)} next, found {found['time']}", found.start("time"))
+        while found := self.take(_SCHEDULED):
+            if self.number(found, "time", "the position") != len(names):
+                self.fail(f"expected instruction {len(names)} next, found {found['time']}", found.start("time"))
             names.append(found["name"])
         return tuple(names)
 
     def _peak(self, live: LiveRanges) -> LiveRanges:
         """peak ::= 'Live ranges at' time '(peak):' (name [index] ':' bytes 'bytes' ['(cumulative:' bytes 'bytes)'])*
         [breakdown]"""
-        lines = self._lines
-        match = lines.expect(_PEAK, "a live range, or '  Live ranges at … (peak):'")
+        match = self.expect(_PEAK, "a live range, or '  Live ranges at … (peak):'")
         peak = []
-        while found := lines.take(_PEAK_VALUE):
-            size = lines.number(found, "bytes", "the size")
-            cumulative = lines.number(found, "cumulative", "the sum") if found["cumulative"] else None
+        while found := self.take(_PEAK_VALUE):
+            size = self.number(found, "bytes", "the size")
+            cumulative = self.number(found, "cumulative", "the sum") if found["cumulative"] else None
             peak.append(PeakValue(found["name"], index_of(found["at"]), size, cumulative))
-        live = attrs.evolve(live, peak_time=lines.number(match, "time", "the time"), peak=tuple(peak))
-        heading = lines.take(_BREAKDOWN)
+        live = attrs.evolve(live, peak_time=self.number(match, "time", "the time"), peak=tuple(peak))
+        heading = self.take(_BREAKDOWN)
         if heading is None:
             return live
-        total = lines.number(heading, "bytes", "the total")
+        total = self.number(heading, "bytes", "the total")
         return attrs.evolve(live, breakdown_total=total, breakdown=self._many(self._node, "a line of the breakdown"))
 
     def _node(self) -> BreakdownNode | None:
         """node ::= tree-lines name '(' percent '%, total:' n 'bytes, current:' n 'bytes, remaining:' n 'bytes)'"""
-        lines = self._lines
-        match = lines.take(_NODE)
+        match = self.take(_NODE)
         if match is None:
             return None
-        figures = [lines.number(match, name, f"the {name}") for name in ("total", "current", "remaining")]
+        figures = [self.number(match, name, f"the {name}") for name in ("total", "current", "remaining")]
         depth = 0 if match["bars"] is None else len(match["bars"]) // 4 + 1
         return BreakdownNode(depth, match["name"], float(match["percent"]), *figures)

@@ -6,6 +6,7 @@ import re
 from typing import NoReturn
 
 from hloexec.core.ir import Shape
+from hloexec.core.values import Ints
 from hloexec.core.wording import braced
 from hloexec.errors import ParseError
 from hloexec.language.text.lexer import Lexer
@@ -105,14 +106,14 @@ class DumpLines:
         raise Lexer(self._text, self._filename).error(message, position)
 
 
-def index_of(text: str | None) -> tuple[int, ...] | None:
+def index_of(text: str | None) -> Ints | None:
     """`{1,0}` as a tuple, None for nothing."""
     if text is None:
         return None
     return tuple(map(int, text[1:-1].split(","))) if len(text) > 2 else ()
 
 
-def index_text(index: tuple[int, ...] | None) -> str:
+def index_text(index: Ints | None) -> str:
     return "" if index is None else braced(index)
 
 
