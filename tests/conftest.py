@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -25,6 +25,9 @@ from hloexec.engine.plan.planner import CHECKS
 from tests.plan.invariants import verify_plan
 
 CHECKS.append(verify_plan)
+
+if TYPE_CHECKING:
+    from tests.command_line import CommandLine
 
 _ANY_MACHINE: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 """How long an example takes, or is drawn, on a busy machine says nothing of hloexec."""
@@ -146,6 +149,20 @@ def _skipped_without_packages() -> Iterator[None]:
         if LACKS_SYMBOLS not in str(error) or compiles_f16():
             raise
         pytest.skip("XLA:CPU compiles no conversions of f16 for this processor, which has no instructions for them")
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    from tests.command_line import CommandLine
+
+    return CommandLine(capsys)
 
 
 def _is_imported_by_hloexec(error: ModuleNotFoundError) -> bool:

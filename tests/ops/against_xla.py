@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance import xla
 from conformance.cell import shape_of
 from hloexec.core.dtypes import element_type_of
 from tests.ops.evaluation import evaluate
+
+needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 
 @dataclass
@@ -75,7 +78,6 @@ def restrided(array: np.ndarray[Any, Any], manner: int) -> np.ndarray[Any, Any]:
 
 def assert_same_as_xla(cases: Sequence[Case], computations: str = "") -> None:
     """The kernels' results have the same bits as XLA's, NaNs aside, which need only be NaNs at the same places."""
-    xla = pytest.importorskip("conformance.xla")
     text = module_text(cases, computations)
     inputs = [operand for case in cases for operand in case.operands]
     expected = xla.run_hlo(text, *inputs)

@@ -8,14 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+import hloexec
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape
 from hloexec.core.values import TOKEN, Token
+from hloexec.errors import HloError
 from hloexec.language.text import parse
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import OPCODES, ProgramShape, Role
+from tests.text.building import ADD, op
 
 
 class _Callee:
@@ -105,6 +109,12 @@ def infer_all(module: Module) -> None:
                 computations=tuple(ProgramShape(c.parameter_shapes, c.result_shape) for c in called),
             )
             assert inferred.compatible(instruction.shape), f"{instruction.name}: {inferred}, not {instruction.shape}"
+
+
+def assert_refused(call: str, message: str, computations: str = ADD, **operands: str) -> None:
+    """The shape rule of an instruction says what is wrong with these operands."""
+    with pytest.raises(HloError, match=message):
+        hloexec.verify(hloexec.parse(op(call, computations, **operands)))
 
 
 def _leading_shape(shape: Shape, leading: tuple[int, ...]) -> Shape:

@@ -41,3 +41,30 @@ def op(text: str, computations: str = "", header: str = "", **parameters: str) -
     """A module whose root is `text`, a right-hand side, on parameters given as name=shape, in order."""
     declared = [f"{name} = {shape} parameter({number})" for number, (name, shape) in enumerate(parameters.items())]
     return module("\n".join([*declared, f"ROOT root = {text}"]), computations, header)
+
+
+F2 = "f32[2]{0}"
+
+
+def unary(text: str) -> str:
+    return op(text, a=F2)
+
+
+def binary(text: str, computations: str = "") -> str:
+    return op(text, computations, a=F2, b=F2)
+
+
+def with_header(attributes: str) -> str:
+    return module("ROOT a = f32[2] parameter(0)", "", f", {attributes}")
+
+
+def carries(attributes: str) -> str:
+    return unary(f"f32[2] copy(a), {attributes}")
+
+
+def parameter(shape: str) -> str:
+    return module(f"ROOT p = {shape} parameter(0)")
+
+
+def constant(text: str) -> str:
+    return module(f"ROOT c = {text}")

@@ -85,3 +85,9 @@ def draw_indices(draw: Any, shape: Sequence[int], *, near: tuple[int, int], shar
 def braces(numbers: Iterable[int]) -> str:
     """`{0,1}`"""
     return f"{{{','.join(map(str, numbers))}}}"
+
+
+def changed(attributes: str, changes: str) -> str:
+    """The attributes of an instruction, some of them others, or more."""
+    found = dict(each.split("=") for each in [*attributes.split(", "), *changes.split()])
+    return ", ".join(f"{name}={value}" for name, value in found.items())
