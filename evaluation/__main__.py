@@ -21,6 +21,7 @@ from evaluation.partitioned.collectives import collectives
 from evaluation.partitioned.command import partitioned
 from evaluation.processes import ENVIRONMENT
 from evaluation.shadowing.command import shadow
+from evaluation.shrinking.command import shrink
 from evaluation.triaging.command import triage
 from evaluation.verdicts.command import verdicts
 
@@ -33,6 +34,7 @@ MEASUREMENTS = (
     explain,
     shadow,
     minify,
+    shrink,
     triage,
     precision,
     mutants,

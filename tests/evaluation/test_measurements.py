@@ -34,6 +34,7 @@ COMMANDS = {
     "shadow --only one_minus_cosine": ("one_minus_cosine: right; cancellation", "measured: 1 of 1 (100.0%)"),
     "minify --only 'crash @tensor'": ("1 cases, 0 not drawn, 0 failed", "1 of 1 still fail"),
     "minify --only small_convolved": ("reason   2 of 2 still fail", "the reason: 2 of 2 (100.0%) right"),
+    "shrink --only sorting/lowered": ("sorting/lowered: right", "1 of 1 (100.0%)"),
     "triage . --only flushed --faults 1 --clean 0 --no-minify": ("1 faulty: 1 found, 0 false alarms, 0 not judged",),
     "precision convnet --steps 2 --inputs 1 --fresh 1 --held-back 1 --max-trials 1": ("convnet: ", "0 beyond 1%"),
     "verdicts --half library --only lion/gated/f32": ("1 clean and 1 faulty", "right:             2 of 2 (100.0%)"),
@@ -89,7 +90,7 @@ def test_a_case_that_its_process_dies_of_has_failed_and_the_others_go_on(
 
 
 def test_a_limit_spreads_cases_evenly() -> None:
-    assert spread("abcdefghij", 4) == ["a", "c", "f", "h"]
+    assert spread("abcdefghij", 4) == "a c f h".split()
     assert spread("abc", 3) == spread("abc", None) == spread("abc", 9) == "abc"
 
 

@@ -40,7 +40,7 @@ class Sizes:
 HALVES = {"scale": 0.5}, {"scale": 0.25}
 UNTESTED = {"unet", "mamba", "gru", "kalman", "k-means", "ray-march", "graph", "pinn"}
 """These have constants in which sizes do not show, or their optimized form does (the spacing of the rays of `ray-march`, the
-levels of the scan of `mamba`); other programs of their kinds are in `test_more_programs`.
+levels of the scan of `mamba`); other programs of their kinds are in `evaluation/shrinking/reserve.py`.
 """
 SIZES = {
     **{name: Sizes() for name in PROGRAMS if name not in UNTESTED},
@@ -51,14 +51,6 @@ SIZES = {
     "mobilenet": Sizes({"scale": 1, "side": 224}, {"scale": 0.5, "side": 64}),
     # The capacity of an expert.
     "experts": Sizes(dims={640: 320}),
-}
-MORE = {
-    # There are no other scales at which transformers have as many layers, and heads of the same size.
-    **{name: Sizes({"scale": 0.5}, {"scale": 0.125}) for name in SIZES if not name.startswith("transformer")},
-    "resnet": Sizes({"scale": 1, "side": 224}, {"scale": 0.25, "side": 64}),
-    "mobilenet": Sizes({"scale": 0.5, "side": 128}, {"scale": 0.25, "side": 64}),
-    "experts": Sizes({"scale": 1}, {"scale": 0.1}, dims={640: 129}),
-    "lstm": Sizes({"scale": 1}, {"scale": 0.1}),
 }
 
 
@@ -110,27 +102,18 @@ def shrunken(large: hloexec.Module, small: hloexec.Module, sizes: Sizes) -> Any:
     return hloexec.shrink(large, dims=dims, keep=sizes.keep)
 
 
-def check(name: str, sizes: Sizes, *, optimized: bool) -> None:
-    large, small = (lowered(name, arguments, optimized=optimized) for arguments in (sizes.large, sizes.small))
-    found = shrunken(large, small, sizes)
-    assert_valid(found.module)
-    assert interface(found.module) == interface(small)
-    assert_same_results(found.module, small, optimized=optimized)
-
-
 @pytest.mark.slow_cases("transformer-False")
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("optimized", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SIZES)
 def test_a_shrunken_program_of_the_benchmark_computes_what_the_small_one_does(name: str, optimized: bool) -> None:
     """The same bits, or where XLA has optimized both, the same up to rounding."""
-    check(name, SIZES[name], optimized=optimized)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MORE)
-def test_so_it_does_at_other_sizes(name: str) -> None:
-    check(name, MORE[name], optimized=False)
+    sizes = SIZES[name]
+    large, small = (lowered(name, arguments, optimized=optimized) for arguments in (sizes.large, sizes.small))
+    found = shrunken(large, small, sizes)
+    assert_valid(found.module)
+    assert interface(found.module) == interface(small)
+    assert_same_results(found.module, small, optimized=optimized)
 
 
 def test_the_documentation_lists_what_is_tested() -> None:

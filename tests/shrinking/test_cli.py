@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hloexec
-from hloexec.cli import main
+from tests.command_line import CommandLine
 from tests.records import read_record
 from tests.shrinking.test_shrink import PERCEPTRON
 
@@ -15,60 +15,58 @@ pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("module.hlo").write_text(PERCEPTRON)
-    return tmp_path
+    return empty_folder
 
 
-def run(capsys: pytest.CaptureFixture[str], words: str, code: int = 0) -> str:
-    assert main(words.split()) == code
-    captured = capsys.readouterr()
+def run(cli: CommandLine, words: str, code: int = 0) -> str:
+    captured = cli.ended(words, code=code)
     return captured.out + captured.err
 
 
-def test_the_smaller_module_is_printed_or_written(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "shrink module.hlo --dim 1024=8 --dim 4096=16 --keep 512")
+def test_the_smaller_module_is_printed_or_written(cli: CommandLine) -> None:
+    text = run(cli, "shrink module.hlo --dim 1024=8 --dim 4096=16 --keep 512")
     module = hloexec.parse(text)
     assert [shape.dimensions for shape in module.entry.parameter_shapes] == [(512, 8), (8, 16), (16, 8)]
-    report = run(capsys, "shrink module.hlo --dim 1024=8 --dim 4096=16 --keep 512 -o small.hlo")
+    report = run(cli, "shrink module.hlo --dim 1024=8 --dim 4096=16 --keep 512 -o small.hlo")
     assert Path("small.hlo").read_text() == text
     for words in ("3 sizes changed" if "3 sizes" in report else "2 sizes changed", "written to small.hlo", "x[1]"):
         assert words in report
     assert "follows the size" in report
 
 
-def test_a_report_alone_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    report = run(capsys, "shrink module.hlo --max-bytes 1M --report")
+def test_a_report_alone_writes_nothing(cli: CommandLine) -> None:
+    report = run(cli, "shrink module.hlo --max-bytes 1M --report")
     assert "inputs" in report and "HloModule" not in report
-    assert "every size stays; --max-bytes and --dim ask" in run(capsys, "shrink module.hlo --report")
+    assert "every size stays; --max-bytes and --dim ask" in run(cli, "shrink module.hlo --report")
     assert [path.name for path in Path().iterdir()] == ["module.hlo"]
 
 
-def test_a_record_holds_all(capsys: pytest.CaptureFixture[str]) -> None:
-    record = read_record(run(capsys, "shrink module.hlo --max-bytes 1M --json"))
+def test_a_record_holds_all(cli: CommandLine) -> None:
+    record = read_record(run(cli, "shrink module.hlo --max-bytes 1M --json"))
     assert record["argument_bytes"] < 1 << 20 < record["argument_bytes_before"]
     assert {change["before"] for change in record["changes"]} >= {4096}
 
 
-def test_what_is_no_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'a=b' is not of the form 8192=64" in run(capsys, "shrink module.hlo --dim a=b", 2)
-    assert "--dim 64=128 makes a size larger" in run(capsys, "shrink module.hlo --dim 64=128", 2)
-    assert "cannot shrink to 10 bytes" in run(capsys, "shrink module.hlo --max-bytes 10", 1)
-    assert "no dimension of that size" in run(capsys, "shrink module.hlo --keep 7777 --max-bytes 1M", 2)
-    assert "cannot both stay and become 8" in run(capsys, "shrink module.hlo --dim 512=8 --keep 512", 2)
+def test_what_is_no_size_is_refused(cli: CommandLine) -> None:
+    assert "'a=b' is not of the form 8192=64" in run(cli, "shrink module.hlo --dim a=b", 2)
+    assert "--dim 64=128 makes a size larger" in run(cli, "shrink module.hlo --dim 64=128", 2)
+    assert "cannot shrink to 10 bytes" in run(cli, "shrink module.hlo --max-bytes 10", 1)
+    assert "no dimension of that size" in run(cli, "shrink module.hlo --keep 7777 --max-bytes 1M", 2)
+    assert "cannot both stay and become 8" in run(cli, "shrink module.hlo --dim 512=8 --keep 512", 2)
 
 
-def test_run_shrinks_a_module_first(capsys: pytest.CaptureFixture[str]) -> None:
-    report = run(capsys, "run module.hlo --shrink 1M")
+def test_run_shrinks_a_module_first(cli: CommandLine) -> None:
+    report = run(cli, "run module.hlo --shrink 1M")
     assert "peak memory" in report and "f32[1024,4096]" not in report
     assert "shrunken: inputs take" in report and "instead of 35.7 MB" in report
-    assert "shrunken" not in run(capsys, "run module.hlo --shrink 1G")
+    assert "shrunken" not in run(cli, "run module.hlo --shrink 1G")
 
 
-def test_a_module_that_is_too_large_is_offered_to_shrink(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_is_too_large_is_offered_to_shrink(cli: CommandLine) -> None:
     Path("module.hlo").write_text(PERCEPTRON.replace("512", "51200000"))
-    assert "hloexec run module.hlo --shrink" in run(capsys, "run module.hlo", 1)
+    assert "hloexec run module.hlo --shrink" in run(cli, "run module.hlo", 1)
 
 
 GATHER = """HloModule gather, num_partitions=16
@@ -80,15 +78,15 @@ ENTRY main {
 """
 
 
-def test_fewer_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_devices(cli: CommandLine) -> None:
     Path("module.hlo").write_text(GATHER)
-    report = run(capsys, "shrink module.hlo --devices 4 -o small.hlo")
+    report = run(cli, "shrink module.hlo --devices 4 -o small.hlo")
     assert "1 size changed, for 4 devices of 16, written to small.hlo" in report
     assert hloexec.load("small.hlo").entry.result_shape.dimensions == (16, 3)
-    record = read_record(run(capsys, "shrink module.hlo --devices 4 --json"))
+    record = read_record(run(cli, "shrink module.hlo --devices 4 --json"))
     assert (record["devices"], record["devices_before"]) == (4, 16)
     assert record["axes"] == [{"before": 16, "after": 4, "stride": 1}]
-    assert read_record(run(capsys, "shrink module.hlo --json"))["axes"] == []
+    assert read_record(run(cli, "shrink module.hlo --json"))["axes"] == []
 
 
 @pytest.mark.parametrize(
@@ -105,9 +103,9 @@ def test_fewer_devices(capsys: pytest.CaptureFixture[str]) -> None:
         ("4 --dim 64=32", "size 64 cannot become 32: it is the product of 4 and 16, and follows them"),
     ],
 )
-def test_a_wrong_number_of_devices_is_refused(capsys: pytest.CaptureFixture[str], given: str, message: str) -> None:
+def test_a_wrong_number_of_devices_is_refused(cli: CommandLine, given: str, message: str) -> None:
     Path("module.hlo").write_text(GATHER)
-    assert message in run(capsys, f"shrink module.hlo --devices {given}", 2)
+    assert message in run(cli, f"shrink module.hlo --devices {given}", 2)
 
 
 @pytest.mark.parametrize(
@@ -124,5 +122,5 @@ def test_a_wrong_number_of_devices_is_refused(capsys: pytest.CaptureFixture[str]
         ("--devices 2", "is for one device, and cannot have fewer"),
     ],
 )
-def test_messages_say_what_was_typed(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in run(capsys, f"shrink module.hlo {options}", 2)
+def test_messages_say_what_was_typed(options: str, message: str, cli: CommandLine) -> None:
+    assert message in run(cli, f"shrink module.hlo {options}", 2)

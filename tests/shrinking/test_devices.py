@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
+from evaluation.processes import ENVIRONMENT
+from evaluation.shrinking.judging import dimensions_of_inputs
+from evaluation.shrinking.meshes import PROGRAMS, Mesh, file_name
 from hloexec.core.ir import IotaTiles
 from hloexec.core.values import flat
-from tests.shrinking.mesh_programs import ENVIRONMENT, PROGRAMS, Mesh, file_name
 from tests.shrinking.smallest import assert_valid
-from tests.shrinking.test_programs import in_f64
 from tests.text.building import ADD, module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +47,7 @@ REFUSED = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("jax")
     found = tmp_path_factory.mktemp("mesh_programs")
-    command = [sys.executable, "-W", "ignore", "-m", "tests.shrinking.mesh_programs", str(found)]
+    command = [sys.executable, "-W", "ignore", "-m", "evaluation.shrinking.meshes", str(found)]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **ENVIRONMENT})
     return found
 
@@ -53,6 +55,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sizes_of(name: str, mesh: Mesh) -> tuple[int, ...]:
     """The sizes of the axes that the large mesh has."""
     return tuple(size for size, large in zip(mesh, PROGRAMS[name].large, strict=True) if large > 1)
+
+
+def in_f64(module: hloexec.Module) -> hloexec.Module:
+    """The module with f64 for f32, so that differences of rounding are far smaller than any other."""
+    return hloexec.parse(hloexec.format(module).replace("f32[", "f64["))
 
 
 def results(found: Any, inputs: Any) -> list[np.ndarray]:
@@ -71,9 +78,7 @@ def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: s
     found = hloexec.shrink(large, devices=sizes_of(name, mesh))
     assert_valid(found.module)
     assert found.devices == found.module.num_partitions == mesh[0] * mesh[1]
-    assert [shape.dimensions for shape in found.module.entry.parameter_shapes] == [
-        shape.dimensions for shape in small.entry.parameter_shapes
-    ]
+    assert dimensions_of_inputs(found.module) == dimensions_of_inputs(small)
     inputs = [hloexec.random_inputs(in_f64(small), seed=device) for device in range(found.devices)]
     pairs = list(zip(results(found.module, inputs), results(small, inputs), strict=True))
     assert [ours.shape for ours, _ in pairs] == [theirs.shape for _, theirs in pairs]
@@ -87,7 +92,7 @@ def test_fewer_devices_compute_what_a_program_for_few_does(folder: Path, name: s
         assert compared.agrees, str(compared)
         return
     for ours, theirs in pairs:
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
 
 
 @pytest.mark.slow
@@ -239,7 +244,7 @@ def test_shardings_of_inputs_follow() -> None:
     whole = np.arange(60, dtype=np.float32).reshape(12, 5)
     shards = hloexec.shard_inputs(found.module, [whole])
     for result in hloexec.run_devices(found.module, shards):
-        np.testing.assert_array_equal(result, whole)
+        assert_array_equal(result, whole)
 
 
 WRONG = [

@@ -2,7 +2,7 @@
 give the small one, instruction by instruction and constant by constant.
 """
 
-from tests.shrinking.hand_made import factors, loops, others, parts, positions, reshapes, windows  # noqa: F401
+from tests.shrinking.hand_made import factors, others, parts, positions  # noqa: F401
 from tests.shrinking.hand_made.making import MODULES, HandMade
 
 __all__ = ["MODULES", "HandMade"]

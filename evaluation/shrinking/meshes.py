@@ -1,8 +1,8 @@
 """JAX programs for a mesh of devices with axes `d` and `m`, lowered for meshes of several sizes.
 
 What a device holds has the same sizes on every mesh, so that fewer devices hold smaller arrays together.
-`python -m tests.shrinking.mesh_programs FOLDER` writes for each program and mesh its module as XLA's partitioner makes
-it, and as XLA:CPU runs it. The process must have eight devices: see `ENVIRONMENT`.
+`python -m evaluation.shrinking.meshes FOLDER` writes for each program and mesh its module as XLA's partitioner makes
+it, and as XLA:CPU runs it. The process must have eight devices: see `evaluation.processes.ENVIRONMENT`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from typing import Any
 
 import attrs
 import numpy as np
-
-ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-"""What must be set before JAX is imported."""
 
 Mesh = tuple[int, int]
 

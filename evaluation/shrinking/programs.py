@@ -37,15 +37,21 @@ class Program:
         return hloexec.parse(lowered.compile({"xla_backend_optimization_level": 0}).as_text())
 
 
-PROGRAMS: dict[str, Program] = {}
+def registering(programs: dict[str, Program]) -> Callable[..., Any]:
+    """A decorator, with a large and a small set of sizes, that adds a function as a program."""
+
+    def register(large: dict[str, int], small: dict[str, int]) -> Any:
+        def add(make: Callable[..., Any]) -> Callable[..., Any]:
+            programs[make.__name__] = Program(make, large, small)
+            return make
+
+        return add
+
+    return register
 
 
-def _program(large: dict[str, int], small: dict[str, int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(make: Callable[..., Any]) -> Callable[..., Any]:
-        PROGRAMS[make.__name__] = Program(make, large, small)
-        return make
-
-    return add
+SEEN: dict[str, Program] = {}
+_program = registering(SEEN)
 
 
 @_program({"b": 32, "d": 1024, "h": 4096}, {"b": 4, "d": 16, "h": 64})

@@ -5,22 +5,14 @@ They were written after shrinking was, to find out how much of it holds for prog
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tests.shrinking.programs import Program
+from evaluation.shrinking.programs import Program, registering
 
-MORE_PROGRAMS: dict[str, Program] = {}
-
-
-def _program(large: dict[str, int], small: dict[str, int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(make: Callable[..., Any]) -> Callable[..., Any]:
-        MORE_PROGRAMS[make.__name__] = Program(make, large, small)
-        return make
-
-    return add
+RESERVE: dict[str, Program] = {}
+_program = registering(RESERVE)
 
 
 @_program({"b": 16, "n": 64, "c": 96, "t": 128, "g": 8}, {"b": 4, "n": 16, "c": 24, "t": 32, "g": 8})
