@@ -19,11 +19,11 @@ from tests.golden.sums import SUMS
 from tests.models.programs import PROGRAMS, jax
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ("attention", "attention.optimized", "data_parallel_step", "mlp_train_step", "rnn_scan")
+EXAMPLES = "attention attention.optimized data_parallel_step mlp_train_step rnn_scan".split()
 NETWORKS = {
-    "f32": ("adam", "convnet", "diffusion_block", "flax_residual", "lstm", "mixture_of_experts", "transformer"),
-    "bf16": ("adam", "convnet", "lstm"),
-    "f64": ("adam", "convnet", "lstm", "mixture_of_experts"),
+    "f32": "decoder_training flax_residual layer_norm_mlp mixture_of_experts recurrent_step residual_net u_net".split(),
+    "bf16": "layer_norm_mlp recurrent_step residual_net".split(),
+    "f64": "layer_norm_mlp mixture_of_experts recurrent_step residual_net".split(),
 }
 _TYPES: dict[str, Any] = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f64": np.float64}
 

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.language import literals
@@ -34,7 +35,7 @@ def _recorded(tmp_path: Path, text: str = DOT, inputs: Any = None, **options: An
 
 def test_a_golden_is_four_files_that_numpy_and_json_open(tmp_path: Path) -> None:
     folder = _recorded(tmp_path, numerics="exact", seed=3)
-    assert sorted(path.name for path in folder.iterdir()) == ["expected.npz", "golden.json", "inputs.npz", "module.hlo"]
+    assert sorted(path.name for path in folder.iterdir()) == "expected.npz golden.json inputs.npz module.hlo".split()
     assert (folder / "module.hlo").read_text() == DOT
     record = json.loads((folder / "golden.json").read_text())
     assert (record["numerics"], record["inputs_source"], record["expected_source"]) == (
@@ -45,7 +46,7 @@ def test_a_golden_is_four_files_that_numpy_and_json_open(tmp_path: Path) -> None
     assert record["versions"]["numpy"] == np.__version__
     with np.load(folder / "inputs.npz") as inputs, np.load(folder / "expected.npz") as expected:
         # The exact product, rounded once: f64 holds it to 2⁻²⁹ of an f32 unit.
-        np.testing.assert_array_equal(expected["value"], (inputs["0"].astype(float) @ inputs["1"]).astype(np.float32))
+        assert_array_equal(expected["value"], (inputs["0"].astype(float) @ inputs["1"]).astype(np.float32))
 
 
 def test_what_was_recorded_passes(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_devices_may_have_inputs_of_their_own(tmp_path: Path) -> None:
     folder = _recorded(tmp_path, DEVICES, inputs=inputs)
     assert hloexec.check_golden(folder).passed
     with np.load(folder / "expected.npz") as expected:
-        np.testing.assert_array_equal(expected["1"], [11, 22, 33])
+        assert_array_equal(expected["1"], [11, 22, 33])
 
 
 def test_random_numbers_of_the_module_itself_repeat(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from conformance.cell import text_of
 from hloexec.core.dtypes import element_type
 
 _FLOATS = ("f32", "bf16", "f16")
-_ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
-_FUNCTIONS = ("negate", "exponential", "tanh", "abs", "logistic", "sqrt", "rsqrt", "erf", "floor", "sign")
+_ARITHMETIC = "add subtract multiply divide maximum minimum".split()
+_FUNCTIONS = "negate exponential tanh abs logistic sqrt rsqrt erf floor sign".split()
 _REDUCERS = ("add", "maximum", "minimum", "multiply")
 
 
@@ -40,7 +40,7 @@ class _Writer:
 
     def parameter(self) -> None:
         sizes = tuple(self.random.choices([1, 2, 3, 4, 6], k=self.random.choice([1, 2, 3, 3, 4])))
-        kind = self.random.choice(["f32", "f32", "bf16", "s32", "pred", "f16"])
+        kind = self.random.choice("f32 f32 bf16 s32 pred f16".split())
         self.new(kind, sizes, f"parameter({len(self.parameters)})")
         self.parameters.append((kind, sizes))
 
@@ -89,7 +89,7 @@ class _Writer:
         elif choice == "clamp" and kind != "pred":
             self.new(kind, sizes, f"clamp({self.scalar(kind, -1)}, {name}, {self.scalar(kind, 1)})")
         elif choice == "convert":
-            self.new(choose(["f32", "bf16", "s32", "pred", "f16"]), sizes, f"convert({name})")
+            self.new(choose("f32 bf16 s32 pred f16".split()), sizes, f"convert({name})")
         elif choice == "bits" and kind in ("f32", "s32"):
             self.new("s32" if kind == "f32" else "f32", sizes, f"bitcast-convert({name})")
         elif choice == "reduce" and sizes and kind != "pred":
@@ -150,28 +150,15 @@ class _Writer:
             f"{opcode}_{kind} {{\n  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n"
             f"  ROOT r = {kind}[] {opcode}(a, b)\n}}"
             for opcode in _REDUCERS
-            for kind in ("f32", "bf16", "s32", "f16")
+            for kind in "f32 bf16 s32 f16".split()
         )
         return f"HloModule m\n\n{reducers}\n\nENTRY e {{\n  " + "\n  ".join(lines) + "\n}\n"
 
 
 _STEPS = (
-    "function",
-    "arithmetic",
-    "arithmetic",
-    "select",
-    "clamp",
-    "convert",
-    "bits",
-    "reduce",
-    "reduce",
-    "repeat",
-    "reshape",
-    "transpose",
-    "slice",
-    "pad",
-    "concatenate",
-)
+    "function arithmetic arithmetic select clamp convert bits reduce reduce repeat reshape transpose slice pad "
+    "concatenate"
+).split()
 
 
 def _places(sizes: tuple[int, ...], among: tuple[int, ...]) -> tuple[int, ...] | None:

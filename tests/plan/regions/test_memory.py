@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.exec import plan_of
@@ -56,7 +57,7 @@ def test_scratch_of_values_that_double_is_that_of_the_last_two() -> None:
 
 
 @pytest.mark.slow_cases("f16")
-@pytest.mark.parametrize("name", ["s32", "u64", "s8", "f32", "f16", "bf16", "c64"])
+@pytest.mark.parametrize("name", "s32 u64 s8 f32 f16 bf16 c64".split())
 def test_an_iota_of_one_dimension_never_exists_as_a_whole(name: str) -> None:
     count = 600_000
     module = hloexec.parse(f"""HloModule m
@@ -163,7 +164,7 @@ ENTRY e { x = f32[1024,1024] parameter(0)
     statistics = Statistics()
     before = x.copy()
     hloexec.run(module, x, statistics=statistics)
-    np.testing.assert_array_equal(x, before)
+    assert_array_equal(x, before)
     # The caller's array is not overwritten; what the first iteration makes of it is, by all others.
     assert statistics.peak_bytes < 1.1 * x.nbytes
 
@@ -195,10 +196,10 @@ ENTRY e {{ x = f32[1024,1024] parameter(0)
     require_same_bits(module, x, y)
     statistics = Statistics()
     result = hloexec.run(module, x, y, statistics=statistics)
-    np.testing.assert_array_equal(x, before)
+    assert_array_equal(x, before)
     # A product of integers is exact.
     values = {"p": y @ y.T, "x": x, "zeros": np.zeros_like(x)}
-    np.testing.assert_array_equal(result, np.where(x > 0, *(values[name] for name in chosen.split(", "))))
+    assert_array_equal(result, np.where(x > 0, *(values[name] for name in chosen.split(", "))))
     assert statistics.peak_bytes < (buffers + 0.5) * x.nbytes
 
 

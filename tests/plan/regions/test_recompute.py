@@ -7,7 +7,7 @@ import numpy as np
 import hloexec
 from hloexec.engine.exec import plan_of
 from hloexec.engine.exec.statistics import Statistics
-from tests.plan.random_graphs import INPUT_COUNT, random_graph
+from tests.plan.test_random_graphs import INPUT_COUNT, random_graph
 from tests.plan.ways import Values, bits, regions_of
 
 SIDE = 512

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import element_type
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.plan.regions import blocks
+from hloexec.engine.plan.regions.long_rows import row_by_row
 from hloexec.engine.plan.regions.region import Region
 from tests.drawing import examples
 from tests.plan.regions.programs import row_programs
@@ -49,7 +51,7 @@ ENTRY e {{ x = {kind}[{sizes}] parameter(0)
 @pytest.mark.sampled(5)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("block_bytes", [1, 20_000, 10**9])
-@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "s32"])
+@pytest.mark.parametrize("kind", "f32 bf16 f16 s32".split())
 @pytest.mark.parametrize("opcode", ["add", "maximum"])
 @pytest.mark.parametrize(
     ("sizes", "dimensions"),
@@ -176,7 +178,7 @@ ENTRY e { x = f32[30,40,50] parameter(0)
     wide = np.tanh(x[:, 3:36].astype(np.float64) + b[:, None, None])
     # The sum is off by u, relative, and so is its tanh for that, as |x tanh' x| ≤ |tanh x|; 4 ULPs are 8 u at most; a
     # square doubles both and is rounded itself.
-    np.testing.assert_allclose(hloexec.run(module, x, b), wide.reshape(990, 50) ** 2, rtol=(2 * (1 + 8) + 1) * 2.0**-24)
+    assert_allclose(hloexec.run(module, x, b), wide.reshape(990, 50) ** 2, rtol=(2 * (1 + 8) + 1) * 2.0**-24)
 
 
 def test_a_step_between_two_parts_of_a_region_keeps_its_place() -> None:
@@ -225,7 +227,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.Monk
 
 @pytest.mark.sampled(3)
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", ["convnet", "flax_attention", "transformer"])
+@pytest.mark.parametrize("name", ["residual_net", "flax_attention", "decoder_training"])
 def test_training_steps_in_bf16_have_the_same_bits_by_rows(name: str) -> None:
     jax = pytest.importorskip("jax")
     from tests.models.programs import PROGRAMS
@@ -332,7 +334,7 @@ ENTRY e {
     x = np.arange(20 * 8 * 8 * 20).reshape(20, 8, 8, 20) % 41
     means = x.reshape(20, 8, 8, 4, 5).sum((1, 2, 4)).astype(np.float32) / np.float32(320)
     expected = x.astype(np.float32) - means.repeat(5, 1)[:, None, None]
-    np.testing.assert_array_equal(hloexec.run(module, x.astype(np.float32)), expected)
+    assert_array_equal(hloexec.run(module, x.astype(np.float32)), expected)
 
 
 def test_few_long_rows_are_shared_by_two_cores() -> None:
@@ -354,3 +356,34 @@ ENTRY e {
     (region,) = regions_of(module)
     assert (region.rows, region.block) == (8, 4)
     require_same_bits(module, np.linspace(0.9, 1.1, 1 << 17, dtype=np.float32).reshape(8, 16, 1024))
+
+
+_SPECIAL = np.array(
+    [0, 1 << 31, 0x7FC00001, 0xFFC00002, 0x7F800000, 0xFF800000, 1, 0x3F800000, 0x40490FDB], np.uint32
+).view(np.float32)
+"""Zeros, NaNs of two kinds, infinities and numbers."""
+
+
+@pytest.mark.parametrize("length", [512, 643, 4096])
+@pytest.mark.parametrize("function", [np.add, np.subtract, np.multiply, np.divide], ids=lambda each: each.__name__)
+def test_rows_that_are_computed_one_by_one_have_the_bits_of_all(function: np.ufunc, length: int) -> None:
+    random = np.random.default_rng(length)
+    rows = random.choice(_SPECIAL, (64, length))
+    row = np.broadcast_to(random.choice(_SPECIAL, length), rows.shape)
+    numbers = [random.choice(_SPECIAL, (64, 1)), random.standard_normal((64, 1)).astype(np.float32)]
+    with np.errstate(all="ignore"):
+        for repeated in (row, *(np.broadcast_to(number, rows.shape) for number in numbers)):
+            for operands in ((rows, repeated), (repeated, rows), (repeated, row)):
+                expected, value = np.empty_like(rows), np.empty_like(rows)
+                function(*operands, expected)
+                row_by_row(function)(*operands, value)
+                assert value.tobytes() == expected.tobytes()
+
+
+def test_the_callers_buffer_stays_as_it_is() -> None:
+    rows = np.ones((64, 600), np.float32)
+    before = np.getbufsize()
+    row_by_row(np.divide)(rows, np.broadcast_to(rows[0], rows.shape), np.empty_like(rows))
+    with pytest.raises(ValueError, match="broadcast"):
+        row_by_row(np.divide)(rows, np.broadcast_to(rows[:1, :1], (64, 500)), np.empty_like(rows))
+    assert np.getbufsize() == before
