@@ -10,7 +10,7 @@ from tests.plan.audit import Audit
 from tests.plan.random_programs import random_program
 from tests.plan.ways import Values
 
-POLICIES = ("reference", "reference", "xla-cpu", "ftz", "tf32", "exact")
+POLICIES = "reference reference xla-cpu ftz tf32 exact".split()
 
 
 @pytest.mark.slow_cases("10100", "10120", "10140")

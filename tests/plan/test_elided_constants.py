@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.engine.exec import plan_of, run
 from hloexec.errors import HloWarning, InputError, ResourceError, UnsupportedError
@@ -22,7 +23,7 @@ X = np.arange(4, dtype=np.float32)
 
 def test_elided_constants_are_zeros_with_a_warning_that_names_each():
     with pytest.warns(HloWarning, match="zeros: c, d"):
-        np.testing.assert_array_equal(run_text(ELIDED, X), X)
+        assert_array_equal(run_text(ELIDED, X), X)
 
 
 def test_elided_constants_can_be_random_and_the_same_each_time():
@@ -31,7 +32,7 @@ def test_elided_constants_can_be_random_and_the_same_each_time():
     with pytest.warns(HloWarning):
         second = run_text(ELIDED, X, elided="random")
     assert not np.array_equal(first, X)
-    np.testing.assert_array_equal(first, second)
+    assert_array_equal(first, second)
 
 
 def test_random_complex_constants_have_parts_of_their_own():
@@ -44,7 +45,7 @@ def test_random_complex_constants_have_parts_of_their_own():
 
 def test_elided_constants_can_be_given_by_name():
     given = {"c": np.ones(4, np.float32), "d": np.full(4, 2, np.float32)}
-    np.testing.assert_array_equal(run_text(ELIDED, X, elided=given), X + 3)
+    assert_array_equal(run_text(ELIDED, X, elided=given), X + 3)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ ENTRY e { c = f32[1000000,1000000] constant({...})
   ROOT r = f32[2] reshape(s) }
 """
     with pytest.warns(HloWarning):
-        np.testing.assert_array_equal(run_text(text), [0, 0])
+        assert_array_equal(run_text(text), [0, 0])
     with pytest.raises(ResourceError, match="random values"):
         run_text(text, elided="random")
 

@@ -13,6 +13,7 @@ import attrs
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core import ir
@@ -74,7 +75,7 @@ ENTRY e {{ x = {source}[2,2] parameter(0)
     actual = run_text(module, x)
     expected = rounded(move(x.astype(np.float64)), target)
     assert actual.dtype == expected.dtype
-    np.testing.assert_array_equal(actual, expected)
+    assert_array_equal(actual, expected)
 
 
 CALLED = """HloModule m
@@ -103,11 +104,11 @@ def test_parameters_and_results_of_called_computations_round(call, is_planned, m
         text = CALLED.replace("CALL", call).replace("tuple(c)", "tuple(e)")
         (result,) = run_text(text, X)
         expected = rounded(2 * rounded(X, "bf16").astype(np.float32), "bf16")
-        np.testing.assert_array_equal(result, rounded(2 * expected.astype(np.float32), "bf16"))
+        assert_array_equal(result, rounded(2 * expected.astype(np.float32), "bf16"))
         return
     (result,) = run_text(CALLED.replace("CALL", call), X)
     assert result.dtype == BF16
-    np.testing.assert_array_equal(result, rounded(2 * rounded(X, "bf16").astype(np.float32), "bf16"))
+    assert_array_equal(result, rounded(2 * rounded(X, "bf16").astype(np.float32), "bf16"))
 
 
 LOOP = """HloModule m
@@ -146,7 +147,7 @@ def test_the_state_of_a_loop_is_of_the_loops_type(start, parameter, result, stat
         product = rounded(seen.astype(np.float64) * 1.34375, result)
         expected = rounded(product.astype(np.float64), state)
     assert actual.dtype == expected.dtype
-    np.testing.assert_array_equal(actual, expected)
+    assert_array_equal(actual, expected)
 
 
 def test_a_reducer_of_another_width_gives_the_declared_type():
@@ -192,7 +193,7 @@ def test_observers_see_each_instruction_once_and_as_declared():
 
 def test_equal_widths_cost_nothing():
     text = LOOP
-    for name in ("START", "PARAMETER", "RESULT", "STATE"):
+    for name in "START PARAMETER RESULT STATE".split():
         text = text.replace(name, "bf16")
     plan = plan_of(parsed(text))
     (loop,) = (step for step in plan.steps if isinstance(step.flow, While))
@@ -281,7 +282,7 @@ ENTRY e { step = f32[4] parameter(0)
         expected += rounded
     for planner in (True, False):
         result = hloexec.run(hloexec.parse(text), step, np.zeros(4, np.float32), planner=planner)
-        np.testing.assert_array_equal(result, expected)
+        assert_array_equal(result, expected)
 
 
 def test_each_operand_of_a_collective_has_its_own_type() -> None:
@@ -298,8 +299,8 @@ ENTRY e { x = f32[3] parameter(0)
     results = hloexec.run_devices(hloexec.parse(text), [[wide[0], narrow[0]], [wide[1], narrow[1]]])
     total = (narrow[0].astype(np.float32) + narrow[1].astype(np.float32)).astype(ml_dtypes.bfloat16)
     for first, second in results:
-        np.testing.assert_array_equal(first, total, strict=True)
-        np.testing.assert_array_equal(second, wide[0] + wide[1], strict=True)
+        assert_array_equal(first, total, strict=True)
+        assert_array_equal(second, wide[0] + wide[1], strict=True)
 
 
 @pytest.mark.parametrize("numerics", ["reference", "ftz"])
@@ -329,8 +330,8 @@ scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
     module = hloexec.parse(text)
     for _ in range(20):
         first, second = hloexec.run(module, x, update, numerics=numerics)
-        np.testing.assert_array_equal(first, updated.astype(storage), strict=True)
-        np.testing.assert_array_equal(second, scattered.astype(storage), strict=True)
+        assert_array_equal(first, updated.astype(storage), strict=True)
+        assert_array_equal(second, scattered.astype(storage), strict=True)
 
 
 @pytest.mark.parametrize("how", ["call", "fusion"])
@@ -350,7 +351,7 @@ ENTRY e {{ x = f32[4] parameter(0)
     for planner in (True, False):
         results = hloexec.run(hloexec.parse(text), x, planner=planner)
         for result, dtype in zip(results, (np.float32, ml_dtypes.bfloat16, np.float32, np.float16), strict=True):
-            np.testing.assert_array_equal(result, (x + x).astype(dtype), strict=True)
+            assert_array_equal(result, (x + x).astype(dtype), strict=True)
 
 
 def test_a_tuple_of_one_element_rounds_to_the_declared_type():
@@ -358,7 +359,7 @@ def test_a_tuple_of_one_element_rounds_to_the_declared_type():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (result,) = hloexec.run(hloexec.parse(text), X)
-    np.testing.assert_array_equal(result, rounded(X, "bf16"))
+    assert_array_equal(result, rounded(X, "bf16"))
 
 
 @pytest.mark.parametrize("opcode", ["maximum", "minimum"])

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
+import hloexec
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.options import DEFAULTS
 from hloexec.engine.plan.planner import build
@@ -31,7 +32,7 @@ ENTRY e { x = f32[4] parameter(0)
 
 
 def test_scheduled_modules_keep_their_order_and_lose_what_is_dead():
-    assert names(plan_of(parsed(SCHEDULED))) == ["a", "b", "c", "r"]
+    assert names(plan_of(parsed(SCHEDULED))) == "a b c r".split()
 
 
 COPIES = """HloModule m
@@ -104,7 +105,7 @@ ENTRY e {{ x = f32[4] parameter(0)
   ROOT d = f32[4] fusion(c), kind=kLoop, calls=small }}
 """
     plan = plan_of(parsed(text))
-    assert names(plan) == ["s", "b", "c", "s"]
+    assert names(plan) == "s b c s".split()
     first, second = (step.flow for step in plan.steps[1:3])
     assert isinstance(first, Invocation)
     assert isinstance(second, Invocation)
@@ -214,3 +215,39 @@ ENTRY e { x = f32[2] parameter(0)
 """
     kernels = {step.instruction.name: step.kernel for step in plan_of(parsed(text)).program}
     assert kernels["a"] is not kernels["b"]
+
+
+SIZES = (3, 4, 5, 6)
+
+
+def _order(array: np.ndarray) -> tuple[int, ...]:
+    """The dimensions from the one with the longest stride to the one with the shortest."""
+    return tuple(int(axis) for axis in np.argsort([-stride for stride in array.strides], kind="stable"))
+
+
+@pytest.mark.parametrize("planner", [True, False])
+@pytest.mark.parametrize("seed", range(40))
+def test_views_of_views_lie_as_numpys_do(seed: int, planner: bool) -> None:
+    random = np.random.default_rng(seed)
+    array = np.zeros(SIZES, np.float32)
+    lines = ["  v0 = f32[3,4,5,6] parameter(0)"]
+    for number in range(int(random.integers(1, 5))):
+        kind = random.choice("transpose transpose slice copy".split())
+        if kind == "transpose":
+            axes = [int(axis) for axis in random.permutation(4)]
+            array = array.transpose(axes)
+            call = f"transpose(v{number}), dimensions={{{','.join(map(str, axes))}}}"
+        elif kind == "slice":
+            array = array[1:]
+            rest = "".join(f", [0:{size}]" for size in array.shape[1:])
+            call = f"slice(v{number}), slice={{[1:{len(array) + 1}]{rest}}}"
+        else:
+            call = f"copy(v{number})"
+        if not array.size or min(array.shape) < 2:
+            break
+        lines.append(f"  v{number + 1} = f32[{','.join(map(str, array.shape))}] {call}")
+        expected = _order(array)
+    lines[-1] = f"  ROOT {lines[-1].strip()}" if len(lines) > 1 else "  ROOT v0 = f32[3,4,5,6] parameter(0)"
+    expected = expected if len(lines) > 1 else (0, 1, 2, 3)
+    plan = plan_of(hloexec.parse("HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}\n"), planner=planner)
+    assert (plan.result_orders[0] or (0, 1, 2, 3)) == expected

@@ -10,7 +10,7 @@ from tests.drawing import examples
 from tests.plan.random_programs import RandomProgram, random_program
 from tests.plan.ways import bits, differences
 
-POLICIES = ("reference", "xla-cpu", "ftz", "tf32", "bf16", "exact", "excess")
+POLICIES = "reference xla-cpu ftz tf32 bf16 exact excess".split()
 
 
 @pytest.mark.slow_cases("0", "40", "60", "80")

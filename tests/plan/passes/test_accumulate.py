@@ -7,6 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.ir import ArrayShape, Instruction
@@ -126,7 +127,7 @@ def test_products_are_added_in_place_to_the_same_bits(name: str) -> None:
         expected = hloexec.run(module, *inputs, planner=False)
         for _ in range(2):
             assert hloexec.run(module, *inputs).tobytes() == expected.tobytes()
-        np.testing.assert_array_equal(inputs[0], start)
+        assert_array_equal(inputs[0], start)
 
 
 @pytest.mark.parametrize("name", ADDING)
@@ -139,7 +140,7 @@ def test_sums_of_products_are_exact(name: str) -> None:
     )
     total = np.einsum("tkm,tkn->mn" if name != "of the product's transpose" else "tkn,tkm->mn", left, right)
     result = hloexec.run(hloexec.parse(LOOP.format(lhs=lhs, rhs=rhs, step=step)), *inputs)
-    np.testing.assert_array_equal(result, inputs[0] + total)
+    assert_array_equal(result, inputs[0] + total)
 
 
 @pytest.mark.slow_cases("LT-of the product's transpose", "NE-of the product's transpose", "NE-gemm", "NE-terms first")
@@ -158,7 +159,7 @@ def test_products_that_wait_for_one_another_leave_the_same_bits(name: str, direc
     start = inputs[0].copy()
     expected = hloexec.run(module, *inputs, planner=False).tobytes()
     assert hloexec.run(module, *inputs).tobytes() == expected
-    np.testing.assert_array_equal(inputs[0], start)
+    assert_array_equal(inputs[0], start)
 
 
 def leaf_sizes(instruction: Instruction) -> tuple[int, ...]:
@@ -197,14 +198,14 @@ def test_products_of_narrower_operands_are_rounded_once(name: str) -> None:
     inputs = [start, *(factor.astype(ml_dtypes.bfloat16) for factor in factors)]
     result = hloexec.run(hloexec.parse(text), *inputs)
     assert result.dtype == np.float32
-    np.testing.assert_array_equal(result, start + np.einsum("tkm,tkn->mn", *factors))
+    assert_array_equal(result, start + np.einsum("tkm,tkn->mn", *factors))
 
 
 def test_a_loop_that_never_goes_round_gives_what_it_is_given() -> None:
     lhs, rhs, step = ADDING["terms first"]
     text = LOOP.format(lhs=lhs, rhs=rhs, step=step).replace("end = s32[] constant(43)", "end = s32[] constant(0)")
     inputs = whole_numbers(lhs, rhs)
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), *inputs), inputs[0])
+    assert_array_equal(hloexec.run(hloexec.parse(text), *inputs), inputs[0])
 
 
 def test_a_library_product_keeps_the_other_results_that_something_reads() -> None:
@@ -223,7 +224,7 @@ def test_a_library_product_keeps_the_other_results_that_something_reads() -> Non
     total, workspace = hloexec.run(module, *inputs)
     expected, _ = hloexec.run(module, *inputs, planner=False)
     assert total.tobytes() == expected.tobytes()
-    np.testing.assert_array_equal(workspace, np.zeros(64, np.int8))
+    assert_array_equal(workspace, np.zeros(64, np.int8))
 
 
 @pytest.mark.parametrize("operands", ["v, v, v", "c, v, v", "v, c, v"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
 from tests.drawing import examples
@@ -173,9 +174,9 @@ ENTRY e {{ a = f32[{_SIZE}] parameter(0)
 """
     a, b, c, *_ = _operands()
     separate, outside, together, between = hloexec.run(hloexec.parse(text), a, b, c, numerics="xla-cpu")
-    np.testing.assert_array_equal(separate, a * b + c)
-    np.testing.assert_array_equal(between, a * b + c)
-    np.testing.assert_array_equal(outside, a * c + b)
+    assert_array_equal(separate, a * b + c)
+    assert_array_equal(between, a * b + c)
+    assert_array_equal(outside, a * c + b)
     exact = a.astype(np.longdouble) * b.astype(np.longdouble) + c.astype(np.longdouble)
     assert (np.abs(together - exact) <= np.spacing(np.abs(together)) / 2).all()
     assert (together != separate).any()
@@ -210,9 +211,9 @@ def test_observers_see_the_product_and_change_nothing() -> None:
     recorder = _Recorder()
     seen = hloexec.run(module, *operands, numerics="xla-cpu", observers=[recorder])
     assert seen.tobytes() == hloexec.run(module, *operands, numerics="xla-cpu").tobytes()
-    np.testing.assert_array_equal(recorder.values["m"], operands[0] * operands[1])
-    np.testing.assert_array_equal(recorder.values["n"], -operands[0] * operands[1])
-    np.testing.assert_array_equal(recorder.values["r"], seen)
+    assert_array_equal(recorder.values["m"], operands[0] * operands[1])
+    assert_array_equal(recorder.values["n"], -operands[0] * operands[1])
+    assert_array_equal(recorder.values["r"], seen)
 
 
 def test_a_reducer_that_multiplies_is_evaluated_on_whole_arrays() -> None:
@@ -228,7 +229,7 @@ ENTRY e { x = f32[1000,3] parameter(0)
 """
     operand = np.random.default_rng(1).normal(size=(1000, 3)).astype(np.float32)
     result = hloexec.run(hloexec.parse(text), operand, numerics="xla-cpu")
-    np.testing.assert_allclose(result, (operand.astype(np.float64) ** 2).sum(axis=1), rtol=3 * 2.0**-24)
+    assert_allclose(result, (operand.astype(np.float64) ** 2).sum(axis=1), rtol=3 * 2.0**-24)
 
 
 def test_plain_runs_contract_the_same_sums() -> None:

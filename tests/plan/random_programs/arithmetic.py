@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from tests.plan.random_programs.writing import (
+    ARRAYS,
     FLOATS,
     INTEGERS,
+    LARGER,
     SHAPES,
     UNSIGNED,
     Body,
@@ -15,13 +17,13 @@ from tests.plan.random_programs.writing import (
     spread_scalar,
 )
 
-_UNARY = ("negate", "abs", "exponential", "sine", "cosine", "tanh", "logistic", "sqrt", "floor", "sign", "log-plus-one")
-_BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "atan2")
+_UNARY = "negate abs exponential sine cosine tanh logistic sqrt floor sign log-plus-one".split()
+_BINARY = "add subtract multiply divide maximum minimum power atan2".split()
 _REPEATED = {*_UNARY, *_BINARY, "transpose", "reshape", "slice", "broadcast", "reverse", "pad", "dynamic-slice", "dot"}
 _INTEGER_BINARY = (
-    "add", "subtract", "multiply", "maximum", "minimum", "and", "or", "xor", "shift-left", "divide",
-    "remainder", "shift-right-logical", "shift-right-arithmetic",
-)  # fmt: skip
+    "add subtract multiply maximum minimum and or xor shift-left divide remainder shift-right-logical "
+    "shift-right-arithmetic"
+).split()  # fmt: skip
 _BITWISE = ("negate", "not", "popcnt", "count-leading-zeros")
 
 
@@ -30,8 +32,8 @@ def again(writer: Writer, body: Body) -> None:
     found = [value for value in body.values if body.calls[value.name].split("(")[0] in _REPEATED]
     if found:
         value = writer.pick(found)
-        once_more = body.emit(value.kind, value.dims, body.calls[value.name])
-        body.emit(value.kind, value.dims, f"add({value.name}, {once_more.name})")
+        once_more = body.like(value, body.calls[value.name])
+        body.like(value, f"add({value.name}, {once_more.name})")
 
 
 def elementwise(writer: Writer, body: Body) -> None:
@@ -43,37 +45,34 @@ def elementwise(writer: Writer, body: Body) -> None:
     if value.kind in INTEGERS:
         if writer.chance(0.2):
             names = _BITWISE if value.kind in UNSIGNED else (*_BITWISE, "abs", "sign")
-            body.emit(value.kind, value.dims, f"{writer.pick(names)}({value.name})")
+            body.like(value, f"{writer.pick(names)}({value.name})")
             return
         opcode = writer.pick(_INTEGER_BINARY)
-        body.emit(value.kind, value.dims, f"{opcode}({value.name}, {writer.pick(partners).name})")
+        body.like(value, f"{opcode}({value.name}, {writer.pick(partners).name})")
     elif writer.chance(0.4):
         names = ("negate", "exponential", "sine", "tanh", "sqrt") if value.kind == "c64" else _UNARY
-        body.emit(value.kind, value.dims, f"{writer.pick(names)}({value.name})")
+        body.like(value, f"{writer.pick(names)}({value.name})")
     else:
         names = ("add", "subtract", "multiply", "divide") if value.kind == "c64" else _BINARY
         other = writer.pick(partners) if writer.chance(0.6) else spread_scalar(writer, body, value)
         pair = [value.name, other.name]
         if writer.chance(0.5):
             pair.reverse()
-        body.emit(value.kind, value.dims, f"{writer.pick(names)}({', '.join(pair)})")
+        body.like(value, f"{writer.pick(names)}({', '.join(pair)})")
 
 
 def turned_sum(writer: Writer, body: Body) -> None:
     """A transposed matrix, something computed of it, and its sum along an axis: the order in memory is at stake."""
-    found = [value for value in body.of_kinds("f32 f64 bf16") if len(value.dims) > 1]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting("f32 f64 bf16", LARGER))
     order = list(range(len(value.dims)))[::-1]
     dims = value.dims[::-1]
     turned = body.emit(value.kind, dims, f"transpose({value.name}), dimensions={{{','.join(map(str, order))}}}")
-    for opcode in [writer.pick(["sine", "tanh", "negate"]) for _ in range(int(writer.random.integers(0, 3)))]:
+    for opcode in [writer.pick(["sine", "tanh", "negate"]) for _ in range(writer.number(0, 3))]:
         turned = body.emit(value.kind, dims, f"{opcode}({turned.name})")
     if writer.chance(0.3) and dims[0] == dims[-1] and len(dims) == 2 and value.kind != "bf16":
         body.emit(value.kind, dims, f"dot({turned.name}, {value.name}), lhs_contracting_dims={{1}}, "
                   "rhs_contracting_dims={0}")  # fmt: skip
-    axis = int(writer.random.integers(len(dims)))
+    axis = writer.number(len(dims))
     zero = body.scalar(value.kind, "0")
     kept = tuple(size for place, size in enumerate(dims) if place != axis)
     reducer = writer.reducer("add", value.kind)
@@ -81,13 +80,10 @@ def turned_sum(writer: Writer, body: Body) -> None:
 
 
 def reduce(writer: Writer, body: Body) -> None:
-    found = [value for value in body.values if value.dims and value.kind not in ("pred", "c64")]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick([value for value in body.values if value.dims and value.kind not in ("pred", "c64")])
     rank = len(value.dims)
     axes = sorted(map(int, writer.random.permutation(rank)[: writer.random.integers(1, rank + 1)]))
-    opcode = writer.pick(["add", "add", "add", "maximum", "multiply"])
+    opcode = writer.pick("add add add maximum multiply".split())
     start = body.scalar(
         value.kind, {"add": "0", "maximum": "-5" if value.kind not in UNSIGNED else "0", "multiply": "1"}[opcode]
     )
@@ -99,16 +95,13 @@ def reduce(writer: Writer, body: Body) -> None:
     )
     if writer.chance(0.5):
         axes_kept = ",".join(str(axis) for axis in range(rank) if axis not in axes)
-        whole = body.emit(value.kind, value.dims, f"broadcast({total.name}), dimensions={{{axes_kept}}}")
-        body.emit(value.kind, value.dims, f"subtract({value.name}, {whole.name})")
+        whole = body.like(value, f"broadcast({total.name}), dimensions={{{axes_kept}}}")
+        body.like(value, f"subtract({value.name}, {whole.name})")
 
 
 def dot(writer: Writer, body: Body) -> None:
-    found = [value for value in body.of_kinds("f32 f64 bf16 c64") if value.dims and prod(value.dims) < 30000]
-    if not found:
-        return
-    lhs = writer.pick(found)
-    axis = int(writer.random.integers(len(lhs.dims)))
+    lhs = writer.pick(body.fitting("f32 f64 bf16 c64", ARRAYS, range(30000)))
+    axis = writer.number(len(lhs.dims))
     partners = [
         (other, place)
         for other in body.values
@@ -131,26 +124,20 @@ def dot(writer: Writer, body: Body) -> None:
 
 def cumulate(writer: Writer, body: Body) -> None:
     """Sums over windows: all that came before, along one dimension."""
-    found = [value for value in body.of_kinds("f32 bf16 s32") if value.dims and prod(value.dims) < 20000]
-    if not found:
-        return
-    value = writer.pick(found)
-    axis = int(writer.random.integers(len(value.dims)))
+    value = writer.pick(body.fitting("f32 bf16 s32", ARRAYS, range(20000)))
+    axis = writer.number(len(value.dims))
     size = value.dims[axis]
     ones = "x".join(str(size if k == axis else 1) for k in range(len(value.dims)))
     padding = "x".join(f"{size - 1}_0" if k == axis else "0_0" for k in range(len(value.dims)))
     zero = body.scalar(value.kind, "0")
     window = f"window={{size={ones} pad={padding}}}"
     reducer = writer.reducer("add", value.kind)
-    body.emit(value.kind, value.dims, f"reduce-window({value.name}, {zero.name}), {window}, to_apply={reducer}")
+    body.like(value, f"reduce-window({value.name}, {zero.name}), {window}, to_apply={reducer}")
 
 
 def by_rows(writer: Writer, body: Body) -> None:
     """A softmax, which is one region where it is large."""
-    found = [value for value in body.of_kinds("f32 bf16") if len(value.dims) > 1]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting("f32 bf16", LARGER))
     last = len(value.dims) - 1
     kept = ",".join(map(str, range(last)))
     low, zero = body.scalar(value.kind, "-inf"), body.scalar(value.kind, "0")
@@ -160,16 +147,16 @@ def by_rows(writer: Writer, body: Body) -> None:
         dims,
         f"reduce({value.name}, {low.name}), dimensions={{{last}}}, to_apply={writer.reducer('maximum', value.kind)}",
     )
-    wide = body.emit(value.kind, value.dims, f"broadcast({most.name}), dimensions={{{kept}}}")
-    below = body.emit(value.kind, value.dims, f"subtract({value.name}, {wide.name})")
-    weights = body.emit(value.kind, value.dims, f"exponential({below.name})")
+    wide = body.like(value, f"broadcast({most.name}), dimensions={{{kept}}}")
+    below = body.like(value, f"subtract({value.name}, {wide.name})")
+    weights = body.like(value, f"exponential({below.name})")
     total = body.emit(
         value.kind,
         dims,
         f"reduce({weights.name}, {zero.name}), dimensions={{{last}}}, to_apply={writer.reducer('add', value.kind)}",
     )
-    spread = body.emit(value.kind, value.dims, f"broadcast({total.name}), dimensions={{{kept}}}")
-    body.emit(value.kind, value.dims, f"divide({weights.name}, {spread.name})")
+    spread = body.like(value, f"broadcast({total.name}), dimensions={{{kept}}}")
+    body.like(value, f"divide({weights.name}, {spread.name})")
 
 
 def convolve(writer: Writer, body: Body) -> None:
@@ -178,16 +165,15 @@ def convolve(writer: Writer, body: Body) -> None:
     if found:
         value = writer.pick(found)
         rows, columns = value.dims
-        image = body.emit(value.kind, (1, rows, columns, 1), f"reshape({value.name})", keep=False)
-        corner = body.emit(value.kind, (3, 3), f"slice({value.name}), slice={{[0:3], [0:3]}}", keep=False)
-        kernel = body.emit(value.kind, (3, 3, 1, 1), f"reshape({corner.name})", keep=False)
-        seen = body.emit(
+        image = body.aside(value.kind, (1, rows, columns, 1), f"reshape({value.name})")
+        corner = body.aside(value.kind, (3, 3), f"slice({value.name}), slice={{[0:3], [0:3]}}")
+        kernel = body.aside(value.kind, (3, 3, 1, 1), f"reshape({corner.name})")
+        seen = body.aside(
             value.kind,
             (1, rows, columns, 1),
             f"convolution({image.name}, {kernel.name}), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f",
-            keep=False,
         )
-        body.emit(value.kind, value.dims, f"reshape({seen.name})")
+        body.like(value, f"reshape({seen.name})")
 
 
 def draw(writer: Writer, body: Body) -> None:
@@ -205,9 +191,9 @@ def mixed(writer: Writer, body: Body) -> None:
         return
     kind = writer.pick(others)
     name, shape, to = value.name, value.shape, shape_text(kind, value.dims)
-    how = writer.pick(["operand", "result", "move", "tuple", "call", "call"])
+    how = writer.pick("operand result move tuple call call".split())
     if how == "operand":
-        other = body.emit(kind, value.dims, f"convert({name})", keep=False)
+        other = body.aside(kind, value.dims, f"convert({name})")
         body.emit(writer.pick([kind, value.kind]), value.dims, f"add({name}, {other.name})")
     elif how == "result":
         body.emit(kind, value.dims, f"negate({name})")
@@ -216,7 +202,7 @@ def mixed(writer: Writer, body: Body) -> None:
     elif how == "tuple":
         both = writer.fresh()
         body.line(f"{both} = ({to}, {shape}) tuple({name}, {name})")
-        body.emit(value.kind, value.dims, f"get-tuple-element({both}), index=0", layout="")
+        body.like(value, f"get-tuple-element({both}), index=0", layout="")
     else:
         parameter, root = writer.pick([(shape, to), (to, shape), (to, to)])
         called, result = writer.fresh(), writer.pick([kind, value.kind])
@@ -228,18 +214,16 @@ def mixed(writer: Writer, body: Body) -> None:
 
 def element_by_element(writer: Writer, body: Body) -> None:
     """A called computation that no vectorised kernel stands for, with a loop that some elements leave sooner."""
-    found = [value for value in body.of_kinds("f32 bf16 s32") if value.dims and prod(value.dims) <= 64]
-    if not found:
-        return
+    found = body.fitting("f32 bf16 s32", ARRAYS, range(65))
     value = writer.pick(found)
     called = _halving(writer, value.kind)
     if writer.chance(0.5):
         partners = [other for other in found if (other.kind, other.dims) == (value.kind, value.dims)]
         places = ",".join(map(str, range(len(value.dims))))
         operands = f"{value.name}, {writer.pick(partners).name}"
-        body.emit(value.kind, value.dims, f"map({operands}), dimensions={{{places}}}, to_apply={called}")
+        body.like(value, f"map({operands}), dimensions={{{places}}}, to_apply={called}")
         return
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     kept = tuple(size for place, size in enumerate(value.dims) if place != axis)
     first = body.scalar(value.kind, writer.pick(["0", "3"]))
     body.emit(value.kind, kept, f"reduce({value.name}, {first.name}), dimensions={{{axis}}}, to_apply={called}")

@@ -6,9 +6,18 @@ negated, widened or compared the other way round.
 
 from __future__ import annotations
 
-from math import prod
-
-from tests.plan.random_programs.writing import FLOATS, INTEGERS, UNSIGNED, Body, Value, Writer, spread_scalar
+from tests.plan.random_programs.writing import (
+    ARRAYS,
+    FLOATS,
+    INTEGERS,
+    MATRICES,
+    NUMBERS,
+    UNSIGNED,
+    Body,
+    Value,
+    Writer,
+    spread_scalar,
+)
 
 
 def _combination(writer: Writer, kind: str) -> str:
@@ -48,15 +57,12 @@ def _combination(writer: Writer, kind: str) -> str:
 def reduce_by(writer: Writer, body: Body) -> None:
     """A reduction, over dimensions or windows, or a scatter, by a computation that may look like another."""
     most = 40 if writer.depth else 1500
-    found = [v for v in body.values if v.dims and 0 < prod(v.dims) <= most and v.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting(NUMBERS, ARRAYS, range(1, most + 1)))
     kind, dims, rank = value.kind, value.dims, len(value.dims)
     called = _combination(writer, kind)
     starts = ["0", "1", "3"] + (["-1"] if kind not in UNSIGNED else []) + (["nan", "-0.0"] if kind in FLOATS else [])
     start = body.scalar(kind, writer.pick(starts))
-    axis = int(writer.random.integers(rank))
+    axis = writer.number(rank)
     how = writer.pick(["reduce", "reduce", "window", "cumulate", "scatter"])
     if how == "reduce":
         axes = sorted(map(int, writer.random.permutation(rank)[: writer.random.integers(1, rank + 1)]))
@@ -71,16 +77,15 @@ def reduce_by(writer: Writer, body: Body) -> None:
         window = f"window={{size={ones} pad={padding}}}"
         body.emit(kind, dims, f"reduce-window({value.name}, {start.name}), {window}, to_apply={called}")
     else:
-        count = int(writer.random.integers(1, 6))
+        count = writer.number(1, 6)
         rows = [int(row) for row in writer.random.integers(-1, dims[0] + 1, count)]
         places = body.scalar_list(rows)
-        updates = body.emit(
+        updates = body.aside(
             kind,
             (count, *dims[1:]),
             f"gather({value.name}, {places.name}), offset_dims={{{','.join(map(str, range(1, rank)))}}}, "
             f"collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, "
             f"slice_sizes={{{','.join(map(str, (1, *dims[1:])))}}}",
-            keep=False,
         )
         body.emit(
             kind,
@@ -94,10 +99,7 @@ def reduce_by(writer: Writer, body: Body) -> None:
 def sort_by(writer: Writer, body: Body) -> None:
     """Keys sorted by what is computed of them, alone or with what goes with them."""
     most = 30 if writer.depth else 300
-    found = [v for v in body.values if v.dims and 0 < prod(v.dims) <= most and v.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting(NUMBERS, ARRAYS, range(1, most + 1)))
     kind, is_float = value.kind, value.kind in FLOATS
     order = writer.pick([", type=TOTALORDER", ", type=TOTALORDER", ""]) if is_float else ""
     key, of = kind, writer.pick(["copy", "copy", "negate", "abs", "convert", "sign"])
@@ -116,7 +118,7 @@ def sort_by(writer: Writer, body: Body) -> None:
         f"{name} {{\n  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n{more}  x = {key}[] {of}(a)\n"
         f"  y = {key}[] {of}(b)\n  ROOT r = pred[] compare({pair}), direction={direction}{order}\n}}\n"
     )
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     how = f"dimensions={{{axis}}}, is_stable=true, to_apply={name}"
     if not two:
         body.emit(kind, value.dims, f"sort({value.name}), {how}", layout=value.layout)
@@ -129,9 +131,7 @@ def sort_by(writer: Writer, body: Body) -> None:
 
 def dot_as_asked(writer: Writer, body: Body) -> None:
     """A product that says how precise it is to be, or by which algorithm it is to be computed."""
-    found = [v for v in body.of_kinds("f32") if len(v.dims) == 2 and 0 < prod(v.dims) < 20000]
-    if not found:
-        return
+    found = body.fitting("f32", MATRICES, range(1, 20000))
     value = writer.pick(found)
     partners = [v for v in found if v.dims[0] == value.dims[0]]
     other = writer.pick(partners)
@@ -153,13 +153,10 @@ def dot_as_asked(writer: Writer, body: Body) -> None:
 
 def groups(writer: Writer, body: Body) -> None:
     """Rows in groups, each multiplied by a matrix of its own; how long the groups are may come from data."""
-    found = [v for v in body.of_kinds("f32 f64 bf16 s32") if len(v.dims) == 2 and 0 < prod(v.dims) < 6000]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting("f32 f64 bf16 s32", MATRICES, range(1, 6000)))
     rows, columns = value.dims
     matrices = body.emit(
-        value.kind, (3, columns, 4), f"iota(), iota_dimension={int(writer.random.integers(3))}", layout="", keep=False
+        value.kind, (3, columns, 4), f"iota(), iota_dimension={writer.number(3)}", layout="", keep=False
     )
     sizes = body.emit("s32", (3,), f"constant({{{rows // 3}, {writer.pick([0, 1, rows])}, 1}})", layout="", keep=False)
     numbers = [v for v in body.values if (v.kind, v.dims) == ("s32", ())]

@@ -10,46 +10,44 @@ from tests.plan.random_programs.writing import Body, Value, Writer, spread_scala
 
 def call(writer: Writer, body: Body) -> None:
     given = some(writer, body)
-    name, root = inner(writer, given, int(writer.random.integers(2, 8)))
+    name, root = inner(writer, given, writer.number(2, 8))
     operands = ", ".join(value.name for value in given)
     how = "call({}), to_apply={}" if writer.chance(0.5) else "fusion({}), kind=kLoop, calls={}"
-    for _ in range(int(writer.random.integers(1, 3))):
-        body.emit(root.kind, root.dims, how.format(operands, name), layout=root.layout)
+    for _ in range(writer.number(1, 3)):
+        body.like(root, how.format(operands, name), layout=root.layout)
 
 
 def conditional(writer: Writer, body: Body) -> None:
     given = writer.pick(body.values)
     how = writer.pick(["limit", "limit", "index", "device" if writer.devices > 1 else "index"])
     was_in_step, writer.is_in_step = writer.is_in_step, writer.is_in_step and how != "device"
-    first, root = inner(writer, [given], int(writer.random.integers(1, 5)))
+    first, root = inner(writer, [given], writer.number(1, 5))
     writer.is_in_step = was_in_step
     second = Body(writer, f"computation_{writer.fresh()}")
-    second.emit(given.kind, given.dims, "parameter(0)", layout=given.layout)
+    second.like(given, "parameter(0)", layout=given.layout)
     scalar = spread_scalar(writer, second, Value("", root.kind, root.dims)) if root.kind != "pred" else None
     if scalar is None:
-        body.emit(root.kind, root.dims, f"call({given.name}), to_apply={first}", layout=root.layout)
+        body.like(root, f"call({given.name}), to_apply={first}", layout=root.layout)
         return
     writer.computations.append(second.finish(f"copy({scalar.name})", root.shape))
     if how == "limit":
         limit = body.scalar("s32", "20")
-        choice = body.emit(
-            "pred", (), f"compare({_trip_count(writer, body).name}, {limit.name}), direction=LT", keep=False
-        )
+        choice = body.aside("pred", (), f"compare({_trip_count(writer, body).name}, {limit.name}), direction=LT")
         branches = f"true_computation={first}, false_computation={second.name}"
     else:
         # 2 and more are out of range: they take the last branch, as 1 does.
         choice = _index_of_branch(writer, body, how)
         branches = f"branch_computations={{{first}, {second.name}}}"
     operands = ", ".join([choice.name, given.name, given.name])
-    body.emit(root.kind, root.dims, f"conditional({operands}), {branches}", layout=root.layout)
+    body.like(root, f"conditional({operands}), {branches}", layout=root.layout)
 
 
 def _index_of_branch(writer: Writer, body: Body, how: str) -> Value:
     if how == "device":
-        device = body.emit("u32", (), "partition-id()", keep=False)
-        return body.emit("s32", (), f"convert({device.name})", keep=False)
+        device = body.aside("u32", (), "partition-id()")
+        return body.aside("s32", (), f"convert({device.name})")
     three = body.scalar("s32", "3")
-    return body.emit("s32", (), f"remainder({_trip_count(writer, body).name}, {three.name})", keep=False)
+    return body.aside("s32", (), f"remainder({_trip_count(writer, body).name}, {three.name})")
 
 
 def _trip_count(writer: Writer, body: Body) -> Value:
@@ -59,7 +57,7 @@ def _trip_count(writer: Writer, body: Body) -> Value:
 
 def loop(writer: Writer, body: Body) -> None:
     carried = some(writer, body)
-    how = writer.pick(["known", "known", "short", "unknown", "data"])
+    how = writer.pick("known known short unknown data".split())
     limit = {"known": writer.pick(["17", "20", "33"]), "short": writer.pick(["1", "3", "6"]), "data": "25"}.get(how)
     end = _trip_count(writer, body) if limit is None else body.scalar("s32", limit)
     pace = 1 if how == "data" else writer.pick([1, 1, 1, 2, 3, -1])
@@ -69,24 +67,24 @@ def loop(writer: Writer, body: Body) -> None:
     inside = Body(writer, f"body_{writer.fresh()}")
     inside.line(f"state = {state} parameter(0)")
     counter = inside.emit("s32", (), "get-tuple-element(state), index=0", keep=writer.chance(0.2))
-    bound = inside.emit("s32", (), "get-tuple-element(state), index=1", keep=False)
+    bound = inside.aside("s32", (), "get-tuple-element(state), index=1")
     leaves = [
-        inside.emit(value.kind, value.dims, f"get-tuple-element(state), index={number + 2}", layout=value.layout)
+        inside.like(value, f"get-tuple-element(state), index={number + 2}", layout=value.layout)
         for number, value in enumerate(carried)
     ]
     increment = inside.scalar("s32", str(pace))
     writer.depth += 1
     if writer.chance(0.5):
-        turned_sum(writer, inside)
+        writer.step(turned_sum, inside)
     was_in_step, writer.is_in_step = writer.is_in_step, writer.is_in_step and how != "data"
-    writer.fill(inside, int(writer.random.integers(2, 9)))
+    writer.fill(inside, writer.number(2, 9))
     writer.is_in_step = was_in_step
     if writer.chance(0.4):
         _accumulate(writer, inside, leaves)
     if writer.chance(0.5):
         _calm(writer, inside)
     writer.depth -= 1
-    following = inside.emit("s32", (), f"add({counter.name}, {increment.name})", keep=False)
+    following = inside.aside("s32", (), f"add({counter.name}, {increment.name})")
     parts = [following.name, bound.name]
     for leaf in leaves:
         same = [value for value in inside.values if (value.kind, value.dims) == (leaf.kind, leaf.dims)]
@@ -108,7 +106,7 @@ def loop(writer: Writer, body: Body) -> None:
     body.line(f"{names[0]} = {state} tuple({', '.join(start)})")
     body.line(f"{names[1]} = {state} while({names[0]}), condition={goes_on}, body={inside.name}")
     for number, value in enumerate(carried):
-        body.emit(value.kind, value.dims, f"get-tuple-element({names[1]}), index={number + 2}", layout=value.layout)
+        body.like(value, f"get-tuple-element({names[1]}), index={number + 2}", layout=value.layout)
     if writer.chance(0.3):
         body.emit("s32", (), f"get-tuple-element({names[1]}), index=0")
 
@@ -118,8 +116,8 @@ def _calm(writer: Writer, body: Body) -> None:
     found = body.of_kinds("f32 f64")
     if found:
         value = writer.pick(found)
-        half = body.emit(value.kind, value.dims, f"tanh({value.name})")
-        body.emit(value.kind, value.dims, f"multiply({half.name}, {spread_scalar(writer, body, half).name})")
+        half = body.like(value, f"tanh({value.name})")
+        body.like(value, f"multiply({half.name}, {spread_scalar(writer, body, half).name})")
 
 
 def _accumulate(writer: Writer, body: Body, leaves: Sequence[Value]) -> None:
@@ -134,20 +132,20 @@ def _accumulate(writer: Writer, body: Body, leaves: Sequence[Value]) -> None:
                           "lhs_contracting_dims={0}, rhs_contracting_dims={0}")  # fmt: skip
         product = body.emit(total.kind, (rows, columns), f"dot({operand.name}, {other.name}), "
                             "lhs_contracting_dims={1}, rhs_contracting_dims={0}")  # fmt: skip
-        body.emit(total.kind, total.dims, f"add({total.name}, {product.name})")
+        body.like(total, f"add({total.name}, {product.name})")
 
 
 def _condition(writer: Writer, how: str, state: str, carried: Sequence[Value], pace: int) -> str:
     body = Body(writer, f"condition_{writer.fresh()}")
     body.line(f"state = {state} parameter(0)")
-    counter = body.emit("s32", (), "get-tuple-element(state), index=0", keep=False)
-    bound = body.emit("s32", (), "get-tuple-element(state), index=1", keep=False)
+    counter = body.aside("s32", (), "get-tuple-element(state), index=0")
+    bound = body.aside("s32", (), "get-tuple-element(state), index=1")
     if how in ("known", "short"):
         # The bound is a constant within the condition, as loops of known length have it.
-        bound = body.scalar("s32", str(int(writer.random.integers(1, 7))) if how == "short" else "21")
+        bound = body.scalar("s32", str(writer.number(1, 7)) if how == "short" else "21")
     if how == "data" and carried[0].kind in ("f32", "f64") and carried[0].dims:
         like = carried[0]
-        value = body.emit(like.kind, like.dims, "get-tuple-element(state), index=2", layout=like.layout, keep=False)
+        value = body.like(like, "get-tuple-element(state), index=2", layout=like.layout, keep=False)
         zero = body.scalar(value.kind, "0")
         axes = ",".join(map(str, range(len(value.dims))))
         reducer = writer.reducer("add", value.kind)
@@ -166,7 +164,7 @@ def _condition(writer: Writer, how: str, state: str, carried: Sequence[Value], p
 
 def _comparison(writer: Writer, counter: Value, bound: Value, pace: int) -> str:
     """Whether a loop goes on; a loop that only asks for a number that it never meets would not end."""
-    directions = ["LT", "LT", "LE"] if pace > 1 else ["LT", "LT", "LE", "NE"] if pace > 0 else ["GT", "GE"]
+    directions = ["LT", "LT", "LE"] if pace > 1 else "LT LT LE NE".split() if pace > 0 else ["GT", "GE"]
     direction = writer.pick(directions)
     if writer.chance(0.3):
         turned = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}[direction]
@@ -179,7 +177,7 @@ def inner(writer: Writer, given: Sequence[Value], length: int) -> tuple[str, Val
     name = f"computation_{writer.fresh()}"
     body = Body(writer, name)
     for number, value in enumerate(given):
-        body.emit(value.kind, value.dims, f"parameter({number})", layout=value.layout)
+        body.like(value, f"parameter({number})", layout=value.layout)
     writer.depth += 1
     writer.fill(body, length)
     writer.depth -= 1
@@ -195,5 +193,5 @@ def inner(writer: Writer, given: Sequence[Value], length: int) -> tuple[str, Val
 
 
 def some(writer: Writer, body: Body) -> list[Value]:
-    count = int(writer.random.integers(1, 4))
+    count = writer.number(1, 4)
     return [writer.pick(body.values) for _ in range(count)]

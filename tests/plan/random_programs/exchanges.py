@@ -6,17 +6,13 @@ from tests.plan.random_programs.writing import Body, Value, Writer
 
 
 def exchange(writer: Writer, body: Body) -> None:
-    found = [value for value in body.values if value.kind not in ("pred", "c64")]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick([value for value in body.values if value.kind not in ("pred", "c64")])
     writer.channel += 1
     groups = ",".join(map(str, range(writer.devices)))
     if writer.chance(0.6):
         reducer = writer.reducer("add", value.kind)
-        body.emit(
-            value.kind,
-            value.dims,
+        body.like(
+            value,
             f"all-reduce({value.name}), channel_id={writer.channel}, replica_groups={{{{{groups}}}}}, "
             f"use_global_device_ids=true, to_apply={reducer}",
         )
@@ -28,17 +24,16 @@ def exchange(writer: Writer, body: Body) -> None:
                 f"{start} = ({value.shape}, {value.shape}, u32[], u32[]) collective-permute-start({value.name}), "
                 f"channel_id={writer.channel}, source_target_pairs={{{pairs}}}"
             )
-            body.emit(value.kind, value.dims, f"collective-permute-done({start})", layout=value.layout)
+            body.like(value, f"collective-permute-done({start})", layout=value.layout)
             return
-        body.emit(
-            value.kind,
-            value.dims,
+        body.like(
+            value,
             f"collective-permute({value.name}), channel_id={writer.channel}, source_target_pairs={{{pairs}}}",
         )
 
 
 def device_number(writer: Writer, body: Body) -> None:
-    number = body.emit("u32", (), "partition-id()", keep=False)
+    number = body.aside("u32", (), "partition-id()")
     kind = writer.pick(["f32", "s32"])
     body.emit(kind, (), f"convert({number.name})")
 
@@ -46,8 +41,6 @@ def device_number(writer: Writer, body: Body) -> None:
 def collective(writer: Writer, body: Body) -> None:
     """A collective in groups of devices, at once or as a pair of start and done."""
     found = [value for value in body.values if value.dims and value.kind not in ("pred", "c64")]
-    if not found:
-        return
     value = writer.pick(found)
     if writer.devices == 4:
         groups, count = writer.pick(
@@ -63,10 +56,10 @@ def collective(writer: Writer, body: Body) -> None:
         groups, count = writer.pick([("{{0,1}}", 2), ("{{1,0}}", 2), ("{{0},{1}}", 1)])
     writer.channel += 1
     where = f"channel_id={writer.channel}, replica_groups={groups}, use_global_device_ids=true"
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     divided = [value for value in found if value.dims[axis : axis + 1] and value.dims[axis] % count == 0]
     before, after = value.dims[:axis], value.dims[axis + 1 :]
-    how = writer.pick(["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-broadcast"])
+    how = writer.pick("all-reduce all-gather reduce-scatter all-to-all collective-broadcast".split())
     reducer = writer.reducer(writer.pick(["add", "maximum"]), value.kind)
     if how == "all-reduce":
         _pair(writer, body, how, value.name, value, value.shape, f", {where}, to_apply={reducer}")
@@ -77,7 +70,7 @@ def collective(writer: Writer, body: Body) -> None:
             writer, body, how, value.name, like, f"({value.shape}, {like.shape})", f", {where}, dimensions={{{axis}}}"
         )
     elif how == "collective-broadcast":
-        body.emit(value.kind, value.dims, f"{how}({value.name}), channel_id={writer.channel}, replica_groups={groups}")
+        body.like(value, f"{how}({value.name}), channel_id={writer.channel}, replica_groups={groups}")
     elif divided:
         value = writer.pick(divided)
         if how == "reduce-scatter":
@@ -85,9 +78,8 @@ def collective(writer: Writer, body: Body) -> None:
             reducer = writer.reducer("add", value.kind)
             body.emit(value.kind, dims, f"{how}({value.name}), {where}, dimensions={{{axis}}}, to_apply={reducer}")
         else:
-            body.emit(
-                value.kind,
-                value.dims,
+            body.like(
+                value,
                 f"{how}({value.name}), channel_id={writer.channel}, replica_groups={groups}, dimensions={{{axis}}}",
             )
 
@@ -96,7 +88,7 @@ def _pair(
     writer: Writer, body: Body, opcode: str, operand: str, like: Value, start_shape: str, attributes: str
 ) -> None:
     if writer.chance(0.5):
-        body.emit(like.kind, like.dims, f"{opcode}({operand}){attributes}")
+        body.like(like, f"{opcode}({operand}){attributes}")
         return
     start = writer.fresh()
     body.line(f"{start} = {start_shape} {opcode}-start({operand}){attributes}")
@@ -104,4 +96,4 @@ def _pair(
         writer.depth += 1
         writer.fill(body, 1)
         writer.depth -= 1
-    body.emit(like.kind, like.dims, f"{opcode}-done({start})", layout=like.layout)
+    body.like(like, f"{opcode}-done({start})", layout=like.layout)

@@ -12,7 +12,7 @@ def several_results(writer: Writer, body: Body) -> None:
     name, likes, shape = _tupled(writer, given)
     operands = ", ".join(value.name for value in given)
     result = writer.fresh()
-    how = writer.pick(["call", "kLoop", "kInput", "kOutput"])
+    how = writer.pick("call kLoop kInput kOutput".split())
     called = f"call({operands}), to_apply={name}" if how == "call" else f"fusion({operands}), kind={how}, calls={name}"
     body.line(f"{result} = {shape} {called}")
     body.elements(result, likes)
@@ -23,11 +23,11 @@ def _tupled(writer: Writer, given: list[Value]) -> tuple[str, list[Value], str]:
     name = f"computation_{writer.fresh()}"
     inside = Body(writer, name)
     for number, value in enumerate(given):
-        inside.emit(value.kind, value.dims, f"parameter({number})", layout=value.layout)
+        inside.like(value, f"parameter({number})", layout=value.layout)
     writer.depth += 1
-    writer.fill(inside, int(writer.random.integers(2, 7)))
+    writer.fill(inside, writer.number(2, 7))
     writer.depth -= 1
-    likes = [inside.values[-1], *(writer.pick(inside.values) for _ in range(int(writer.random.integers(1, 4))))]
+    likes = [inside.values[-1], *(writer.pick(inside.values) for _ in range(writer.number(1, 4)))]
     shape = f"({', '.join(like.shape for like in likes)})"
     writer.computations.append(inside.finish(f"tuple({', '.join(like.name for like in likes)})", shape))
     return name, likes, shape
@@ -38,14 +38,11 @@ def update_in_fusion(writer: Writer, body: Body) -> None:
 
     At times it also gives back what it read there, or the array as it was.
     """
-    found = [value for value in body.values if value.dims and value.kind != "pred"]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick([value for value in body.values if value.dims and value.kind != "pred"])
     kind, dims, shape = value.kind, value.dims, value.shape
     starts = [other for other in body.values if (other.kind, other.dims) == ("s32", ())] or [body.scalar("s32", "1")]
     start, zero = writer.pick(starts), body.scalar("s32", "0")
-    axis = int(writer.random.integers(len(dims)))
+    axis = writer.number(len(dims))
     row = tuple(min(1, size) if place == axis else size for place, size in enumerate(dims))
     like = Value("", kind, row, value.layout)
     names = ", ".join("i" if place == axis else "z" for place in range(len(dims)))
@@ -78,13 +75,13 @@ def copy_pair(writer: Writer, body: Body) -> None:
     start = writer.fresh()
     body.line(f"{start} = ({target.shape}, {value.shape}, u32[]) copy-start({value.name})")
     _meanwhile(writer, body)
-    body.emit(value.kind, value.dims, f"copy-done({start})", layout=target.layout)
+    body.like(value, f"copy-done({start})", layout=target.layout)
 
 
 def asynchronous(writer: Writer, body: Body) -> None:
     """A computation that is started, and finished later."""
     given = some(writer, body)
-    name, root = inner(writer, given, int(writer.random.integers(1, 6)))
+    name, root = inner(writer, given, writer.number(1, 6))
     shape = f"(({', '.join(value.shape for value in given)}), {root.shape}, u32[])"
     start = writer.fresh()
     operands = ", ".join(value.name for value in given)
@@ -95,7 +92,7 @@ def asynchronous(writer: Writer, body: Body) -> None:
         body.line(f"{later} = {shape} async-update({start})")
         start = later
     _meanwhile(writer, body)
-    body.emit(root.kind, root.dims, f"async-done({start})", layout=root.layout)
+    body.like(root, f"async-done({start})", layout=root.layout)
 
 
 def _meanwhile(writer: Writer, body: Body) -> None:

@@ -12,7 +12,7 @@ def reduce_pair(writer: Writer, body: Body) -> None:
     value = _array(writer, body, 30 if writer.depth else 300)
     if value is None:
         return
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     kind, partner = value.kind, writer.pick(["s32", value.kind])
     name = f"computation_{writer.fresh()}"
     parameters = (
@@ -29,7 +29,7 @@ def reduce_pair(writer: Writer, body: Body) -> None:
     else:
         text = f"  m = {kind}[] maximum(a, b)\n  n = {partner}[] add(i, j)\n"
     writer.computations.append(f"{name} {{\n{parameters}{text}  ROOT t = ({kind}[], {partner}[]) tuple(m, n)\n}}\n")
-    places = body.emit(partner, value.dims, f"iota(), iota_dimension={axis}", keep=False)
+    places = body.aside(partner, value.dims, f"iota(), iota_dimension={axis}")
     low, zero = body.scalar(kind, _lowest(writer, kind)), body.scalar(partner, "0")
     kept = tuple(size for place, size in enumerate(value.dims) if place != axis)
     likes = [Value("", element, kept, writer.layout(kept)) for element in (kind, partner)]
@@ -54,7 +54,7 @@ def sort_pair(writer: Writer, body: Body) -> None:
     value = _array(writer, body, 30 if writer.depth else 300)
     if value is None:
         return
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     direction = writer.pick(["LT", "GT"])
     order = ", type=TOTALORDER" if value.kind in FLOATS else ""
     name = f"computation_{writer.fresh()}"
@@ -88,7 +88,7 @@ def top(writer: Writer, body: Body) -> None:
     value = _array(writer, body, 20000, ("f32", "bf16", "s32"))
     if value is None:
         return
-    count = int(writer.random.integers(1, min(value.dims[-1], 6) + 1))
+    count = writer.number(1, min(value.dims[-1], 6) + 1)
     dims = (*value.dims[:-1], count)
     likes = [Value("", value.kind, dims), Value("", "s32", dims)]
     both = writer.fresh()
@@ -126,9 +126,8 @@ def scatter_any(writer: Writer, body: Body) -> None:
         combine = f"computation_{writer.fresh()}"
         kind = value.kind
         writer.computations.append(f"{combine} {{\n  a = {kind}[] parameter(0)\n  ROOT b = {kind}[] parameter(1)\n}}\n")
-    body.emit(
-        value.kind,
-        value.dims,
+    body.like(
+        value,
         f"scatter({value.name}, {places.name}, {updates.name}), update_window_dims={_set(where)}, "
         f"inserted_window_dims={_set(inserted)}, scatter_dims_to_operand_dims={_set(indexed)}, "
         f"index_vector_dim={len(places.dims) - 1}, to_apply={combine}",
@@ -140,7 +139,7 @@ def dot_batches(writer: Writer, body: Body) -> None:
     value = _array(writer, body, 30000, ("f32", "f32", "f64", "bf16", "s32", "s8", "c64"))
     if value is None or prod(value.dims) < 60:
         return
-    sizes = {"b": 2, "m": int(writer.random.integers(1, 5)), "k": 5, "n": int(writer.random.integers(1, 5))}
+    sizes = {"b": 2, "m": writer.number(1, 5), "k": 5, "n": writer.number(1, 5)}
     orders = ["".join(labels[int(k)] for k in writer.random.permutation(3)) for labels in ("bmk", "bkn")]
     lhs, rhs = (cut(body, value, tuple(sizes[label] for label in order)) for order in orders)
     kind = "s32" if value.kind == "s8" else value.kind
@@ -161,16 +160,16 @@ def _places(writer: Writer, body: Body, value: Value) -> tuple[list[int], Value]
     rank = len(value.dims)
     indexed = [int(axis) for axis in writer.random.permutation(rank)[: writer.random.integers(1, rank + 1)]]
     batch: Dims = writer.pick([(5,), (2, 3), ()])
-    rows = [[int(writer.random.integers(-2, value.dims[axis] + 2)) for axis in indexed] for _ in range(prod(batch))]
+    rows = [[writer.number(-2, value.dims[axis] + 2) for axis in indexed] for _ in range(prod(batch))]
     text = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
     flat = body.emit("s32", (len(rows), len(indexed)), f"constant({{{text}}})", layout="", keep=False)
-    return indexed, body.emit("s32", (*batch, len(indexed)), f"reshape({flat.name})", keep=False)
+    return indexed, body.aside("s32", (*batch, len(indexed)), f"reshape({flat.name})")
 
 
 def _windows(writer: Writer, value: Value, batch: Dims) -> tuple[list[int], list[int], list[int], Dims]:
     """Sizes of windows of an array, which of its dimensions they leave out, and where the others stand in an array of as
     many windows as there are in a batch, with the sizes of that."""
-    sizes = [int(writer.random.integers(1, min(size, 4) + 1)) for size in value.dims]
+    sizes = [writer.number(1, min(size, 4) + 1) for size in value.dims]
     left_out = [axis for axis, size in enumerate(sizes) if size == 1 and writer.chance(0.6)]
     window = tuple(size for axis, size in enumerate(sizes) if axis not in left_out)
     rank = len(batch) + len(window)

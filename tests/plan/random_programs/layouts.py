@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tests.plan.random_programs.writing import Body, Dims, Value, Writer, shape_text
+from tests.plan.random_programs.writing import ANY, LARGER, Body, Dims, Value, Writer, shape_text
 
 
 def copy_to_layout(writer: Writer, body: Body) -> None:
@@ -14,11 +14,11 @@ def copy_to_layout(writer: Writer, body: Body) -> None:
         return
     layout = _layout(writer, value.dims)
     if writer.chance(0.3):
-        tile = writer.pick(["T(2,4)", "T(8,128)", "T(4)", "T(8,128)(2,1)"])
+        tile = writer.pick("T(2,4) T(8,128) T(4) T(8,128)(2,1)".split())
         layout = f"{layout[:-1]}:{tile}}}"
-    other = body.emit(value.kind, value.dims, f"copy({value.name})", layout=layout)
+    other = body.like(value, f"copy({value.name})", layout=layout)
     if value.kind != "pred":
-        body.emit(value.kind, value.dims, f"add({value.name}, {other.name})")
+        body.like(value, f"add({value.name}, {other.name})")
 
 
 def transpose_as_bitcast(writer: Writer, body: Body) -> None:
@@ -40,8 +40,8 @@ def reinterpret(writer: Writer, body: Body) -> None:
     if value is None:
         return
     physical = [value.dims[axis] for axis in _minor_to_major(value)[::-1]]
-    place = int(writer.random.integers(len(physical)))
-    how = writer.pick(["split", "merge", "ones", "type"])
+    place = writer.number(len(physical))
+    how = writer.pick("split merge ones type".split())
     if how == "split":
         divisors = [size for size in (2, 3, 4, 5) if physical[place] % size == 0]
         if divisors:
@@ -72,11 +72,11 @@ def _fused_with_bitcast(writer: Writer, body: Body, value: Value) -> None:
         f"{name} {{\n  a = {value.shape} parameter(0)\n  b = {shape} bitcast(a)\n  c = {shape} add(b, b)\n"
         f"  ROOT d = {value.shape} bitcast(c)\n}}\n"
     )
-    body.emit(value.kind, value.dims, f"fusion({value.name}), kind=kLoop, calls={name}", layout=value.layout)
+    body.like(value, f"fusion({value.name}), kind=kLoop, calls={name}", layout=value.layout)
 
 
 def _matrix(writer: Writer, body: Body) -> Value | None:
-    found = [value for value in body.values if len(value.dims) > 1]
+    found = body.fitting(ANY, LARGER)
     return writer.pick(found) if found else None
 
 

@@ -6,21 +6,18 @@ from __future__ import annotations
 import json
 from math import prod
 
-from tests.plan.random_programs.writing import FLOATS, INTEGERS, Body, Dims, Value, Writer, cut
+from tests.plan.random_programs.writing import ARRAYS, FLOATS, LARGER, NUMBERS, Body, Dims, Value, Writer, cut
 
 
 def gemm(writer: Writer, body: Body) -> None:
     """A product by cuBLAS: with a matrix added, a bias, an activation, a workspace."""
-    found = [v for v in body.of_kinds("f32 f64 bf16 f16") if 60 <= prod(v.dims) < 30000]
-    if not found:
-        return
-    value = writer.pick(found)
-    m, k, n = (int(writer.random.integers(1, 7)) for _ in range(3))
+    value = writer.pick(body.fitting("f32 f64 bf16 f16", sizes=range(60, 30000)))
+    m, k, n = (writer.number(1, 7) for _ in range(3))
     turned = [writer.chance(0.5) for _ in range(2)]
     lhs, rhs = cut(body, value, (k, m) if turned[0] else (m, k)), cut(body, value, (n, k) if turned[1] else (k, n))
     lt = writer.chance(0.6)
     beta = writer.pick([0, 0, 1, 0.5])
-    epilogue = writer.pick(["DEFAULT", "BIAS", "RELU", "BIAS_RELU", "GELU", "SILU"]) if lt else "DEFAULT"
+    epilogue = writer.pick("DEFAULT BIAS RELU BIAS_RELU GELU SILU".split()) if lt else "DEFAULT"
     config = {
         "alpha_real": writer.pick([1, 1, 0.5]), "alpha_imag": 0, "beta": beta,
         "dot_dimension_numbers": {
@@ -51,14 +48,11 @@ def gemm(writer: Writer, body: Body) -> None:
 
 def largest(writer: Writer, body: Body) -> None:
     """The first elements of each row by a comparator, as XLA's rewriter of sorts makes it."""
-    found = [
-        v for v in body.of_kinds("f32 bf16 s32 u8") if v.dims and 0 < prod(v.dims) < (300 if writer.depth else 3000)
-    ]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(
+        [v for v in body.of_kinds("f32 bf16 s32 u8") if v.dims and 0 < prod(v.dims) < (300 if writer.depth else 3000)]
+    )
     if value.layout:
-        value = body.emit(value.kind, value.dims, f"copy({value.name})", layout="", keep=False)
+        value = body.like(value, f"copy({value.name})", layout="", keep=False)
     kind, name = value.kind, f"computation_{writer.fresh()}"
     order = ", type=TOTALORDER" if kind in FLOATS else ""
     pairs = "  i = s32[] parameter(2)\n  j = s32[] parameter(3)\n" if writer.chance(0.5) else ""
@@ -66,7 +60,7 @@ def largest(writer: Writer, body: Body) -> None:
         f"{name} {{\n  a = {kind}[] parameter(0)\n  b = {kind}[] parameter(1)\n{pairs}"
         f"  ROOT c = pred[] compare(a, b), direction={writer.pick(['GT', 'LT'])}{order}\n}}\n"
     )
-    dims = (*value.dims[:-1], int(writer.random.integers(1, value.dims[-1] + 1)))
+    dims = (*value.dims[:-1], writer.number(1, value.dims[-1] + 1))
     likes = [Value("", kind, dims), Value("", "s32", dims)]
     both = writer.fresh()
     body.line(
@@ -78,10 +72,7 @@ def largest(writer: Writer, body: Body) -> None:
 
 def library_sort(writer: Writer, body: Body) -> None:
     """Keys, or keys with values, sorted along the last dimension by CUB."""
-    found = [v for v in body.of_kinds("f32 bf16 s32 u8 u32 f64 f16") if v.dims and prod(v.dims) < 20000]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting("f32 bf16 s32 u8 u32 f64 f16", ARRAYS, range(20000)))
     alike = [v for v in body.of_kinds("f32 s32 bf16 f64") if v.dims == value.dims]
     operands = [value, *([writer.pick(alike)] if alike and writer.chance(0.6) else [])]
     operands = [body.laid_out(operand, "") for operand in operands]
@@ -97,11 +88,10 @@ def library_sort(writer: Writer, body: Body) -> None:
 
 def annotation(writer: Writer, body: Body) -> None:
     value = writer.pick(body.values)
-    target = writer.pick(["Sharding", "LayoutConstraint", "MoveToHost", "MoveToDevice"])
+    target = writer.pick("Sharding LayoutConstraint MoveToHost MoveToDevice".split())
     sharding = ", sharding={replicated}" if target == "Sharding" else ""
-    body.emit(
-        value.kind,
-        value.dims,
+    body.like(
+        value,
         f'custom-call({value.name}), custom_call_target="{target}"{sharding}',
         layout=value.layout,
     )
@@ -109,10 +99,7 @@ def annotation(writer: Writer, body: Body) -> None:
 
 def transform(writer: Writer, body: Body) -> None:
     """A Fourier transform and what its inverse makes of it."""
-    found = [v for v in body.of_kinds("f32 c64") if v.dims and prod(v.dims) < 20000 and min(v.dims) > 0]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick([v for v in body.of_kinds("f32 c64") if v.dims and prod(v.dims) < 20000 and min(v.dims) > 0])
     count = int(writer.random.integers(1, min(3, len(value.dims)) + 1))
     lengths = ",".join(map(str, value.dims[-count:]))
     if value.kind == "c64":
@@ -121,34 +108,30 @@ def transform(writer: Writer, body: Body) -> None:
         there, back, dims = "RFFT", "IRFFT", (*value.dims[:-1], value.dims[-1] // 2 + 1)
     seen = body.emit("c64", dims, f"fft({value.name}), fft_type={there}, fft_length={{{lengths}}}")
     if writer.chance(0.5):
-        body.emit(value.kind, value.dims, f"fft({seen.name}), fft_type={back}, fft_length={{{lengths}}}")
+        body.like(value, f"fft({seen.name}), fft_type={back}, fft_length={{{lengths}}}")
 
 
 def factors(writer: Writer, body: Body) -> None:
     """The factor of A Aᵀ plus a multiple of one, and what it solves."""
-    found = [v for v in body.of_kinds("f32 f64") if 18 <= prod(v.dims) < 20000]
-    if not found:
-        return
-    value = writer.pick(found)
-    size = int(writer.random.integers(1, 5))
+    value = writer.pick(body.fitting("f32 f64", sizes=range(18, 20000)))
+    size = writer.number(1, 5)
     square: Dims = writer.pick([(size, size), (2, size, size)])
     if prod(square) > prod(value.dims):
         return
     batch = [0] if len(square) == 3 else []
     a = cut(body, value, square)
-    a = body.emit(value.kind, square, f"tanh({a.name})", keep=False)
+    a = body.aside(value.kind, square, f"tanh({a.name})")
     last = len(square) - 1
     batches = "lhs_batch_dims={0}, rhs_batch_dims={0}, " if batch else ""
-    product = body.emit(
+    product = body.aside(
         value.kind,
         square,
         f"dot({a.name}, {a.name}), {batches}lhs_contracting_dims={{{last}}}, rhs_contracting_dims={{{last}}}",
-        keep=False,
     )
-    rows, columns = (body.emit("s32", square, f"iota(), iota_dimension={k}", keep=False) for k in (last - 1, last))
-    same = body.emit("pred", square, f"compare({rows.name}, {columns.name}), direction=EQ", keep=False)
-    one = body.emit(value.kind, square, f"convert({same.name})", keep=False)
-    sum_ = body.emit(value.kind, square, f"add({product.name}, {one.name})", keep=False)
+    rows, columns = (body.aside("s32", square, f"iota(), iota_dimension={k}") for k in (last - 1, last))
+    same = body.aside("pred", square, f"compare({rows.name}, {columns.name}), direction=EQ")
+    one = body.aside(value.kind, square, f"convert({same.name})")
+    sum_ = body.aside(value.kind, square, f"add({product.name}, {one.name})")
     lower = writer.pick(["true", "false"])
     factor = body.emit(value.kind, square, f"cholesky({sum_.name}), lower={lower}")
     body.emit(
@@ -161,15 +144,12 @@ def factors(writer: Writer, body: Body) -> None:
 
 def normalise(writer: Writer, body: Body) -> None:
     """A batch normalisation and its gradient."""
-    found = [v for v in body.of_kinds("f32 f64") if len(v.dims) > 1 and 0 < prod(v.dims) < 20000]
-    if not found:
-        return
-    value = writer.pick(found)
-    axis = int(writer.random.integers(len(value.dims)))
+    value = writer.pick(body.fitting("f32 f64", LARGER, range(1, 20000)))
+    axis = writer.number(len(value.dims))
     vector = Value("", value.kind, (value.dims[axis],))
-    scale = body.emit(value.kind, vector.dims, "iota(), iota_dimension=0", keep=False)
+    scale = body.aside(value.kind, vector.dims, "iota(), iota_dimension=0")
     number = body.scalar(value.kind, "0.5")
-    offset = body.emit(value.kind, vector.dims, f"broadcast({number.name}), dimensions={{}}", keep=False)
+    offset = body.aside(value.kind, vector.dims, f"broadcast({number.name}), dimensions={{}}")
     result, how = writer.fresh(), f"epsilon=0.01, feature_index={axis}"
     shapes = f"({value.shape}, {vector.shape}, {vector.shape})"
     body.line(f"{result} = {shapes} batch-norm-training({value.name}, {scale.name}, {offset.name}), {how}")
@@ -181,16 +161,13 @@ def normalise(writer: Writer, body: Body) -> None:
         body.elements(gradient, [value, vector, vector])
     else:
         names = ", ".join(v.name for v in (value, scale, offset, mean, variance))
-        body.emit(value.kind, value.dims, f"batch-norm-inference({names}), {how}")
+        body.like(value, f"batch-norm-inference({names}), {how}")
 
 
 def scan(writer: Writer, body: Body) -> None:
     """A computation along a dimension that hands a value on, and keeps what it was at each step."""
-    found = [v for v in body.values if v.dims and 0 < prod(v.dims) < 4000 and v.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
-    value = writer.pick(found)
-    axis = int(writer.random.integers(len(value.dims)))
+    value = writer.pick(body.fitting(NUMBERS, ARRAYS, range(1, 4000)))
+    axis = writer.number(len(value.dims))
     if value.dims[axis] > 70:
         return
     row = tuple(size for k, size in enumerate(value.dims) if k != axis)

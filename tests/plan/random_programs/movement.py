@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from tests.plan.random_programs.writing import SHAPES, Body, Writer, spread_scalar
+from tests.plan.random_programs.writing import ANY, ARRAYS, LARGER, MATRICES, SHAPES, Body, Writer, spread_scalar
 
 
 def transpose(writer: Writer, body: Body) -> None:
-    found = [value for value in body.values if len(value.dims) > 1]
+    found = body.fitting(ANY, LARGER)
     if found:
         value = writer.pick(found)
         order = [int(axis) for axis in writer.random.permutation(len(value.dims))]
@@ -26,25 +26,25 @@ def move(writer: Writer, body: Body) -> None:
         dims = writer.pick([dims for dims in SHAPES if dims])
         body.emit(value.kind, dims, f"broadcast({value.name}), dimensions={{}}")
         return
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     size = value.dims[axis]
-    choice = writer.pick(["reshape", "reverse", "slice", "pad", "concatenate", "broadcast", "copy"])
+    choice = writer.pick("reshape reverse slice pad concatenate broadcast copy".split())
     before, after = value.dims[:axis], value.dims[axis + 1 :]
     if choice == "reshape":
         merged = (prod(value.dims[: axis + 1]), *after) if axis else (*value.dims[:-1], 1, value.dims[-1])
         body.emit(value.kind, merged, f"reshape({value.name})")
     elif choice == "reverse":
-        body.emit(value.kind, value.dims, f"reverse({value.name}), dimensions={{{axis}}}")
+        body.like(value, f"reverse({value.name}), dimensions={{{axis}}}")
     elif choice == "slice" and size:
-        start = int(writer.random.integers(0, size))
-        stride = int(writer.random.integers(1, 3))
-        limit = int(writer.random.integers(start + 1, size + 1))
+        start = writer.number(0, size)
+        stride = writer.number(1, 3)
+        limit = writer.number(start + 1, size + 1)
         bounds = [f"[0:{length}]" for length in value.dims]
         bounds[axis] = f"[{start}:{limit}:{stride}]"
         dims = (*before, -(-(limit - start) // stride), *after)
         body.emit(value.kind, dims, f"slice({value.name}), slice={{{', '.join(bounds)}}}")
     elif choice == "pad":
-        low, high = int(writer.random.integers(-1, 3)), int(writer.random.integers(0, 3))
+        low, high = writer.number(-1, 3), writer.number(0, 3)
         if size + low + high > 0 and value.kind not in ("pred", "c64"):
             padding = "x".join(f"{low}_{high}" if k == axis else "0_0" for k in range(len(value.dims)))
             filler = body.scalar(value.kind, "1")
@@ -57,15 +57,12 @@ def move(writer: Writer, body: Body) -> None:
         places = ",".join(str(k + 1) for k in range(len(value.dims)))
         body.emit(value.kind, (3, *value.dims), f"broadcast({value.name}), dimensions={{{places}}}")
     else:
-        body.emit(value.kind, value.dims, f"copy({value.name})")
+        body.like(value, f"copy({value.name})")
 
 
 def bitcast(writer: Writer, body: Body) -> None:
     """The same elements in physical order, twice, under layouts that may differ."""
-    found = [value for value in body.values if len(value.dims) > 1 and value.kind != "pred"]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick([value for value in body.values if len(value.dims) > 1 and value.kind != "pred"])
     dims = writer.pick([value.dims, value.dims[::-1], (1, prod(value.dims)), (*value.dims, 1)])
     turned = []
     for _ in range(2):
@@ -76,50 +73,41 @@ def bitcast(writer: Writer, body: Body) -> None:
 
 def update(writer: Writer, body: Body) -> None:
     """A window read at a computed place, changed, and written back."""
-    found = [value for value in body.values if value.dims and value.kind != "pred"]
-    if not found:
-        return
-    value = writer.pick(found)
-    starts = [body.scalar("s32", str(int(writer.random.integers(-1, 4)))).name for _ in value.dims]
-    sizes = tuple(int(writer.random.integers(min(1, size), size + 1)) for size in value.dims)
+    value = writer.pick([value for value in body.values if value.dims and value.kind != "pred"])
+    starts = [body.scalar("s32", str(writer.number(-1, 4))).name for _ in value.dims]
+    sizes = tuple(writer.number(min(1, size), size + 1) for size in value.dims)
     text = ",".join(map(str, sizes))
     window = body.emit(
         value.kind, sizes, f"dynamic-slice({value.name}, {', '.join(starts)}), dynamic_slice_sizes={{{text}}}"
     )
     doubled = body.emit(value.kind, sizes, f"add({window.name}, {window.name})")
-    body.emit(value.kind, value.dims, f"dynamic-update-slice({value.name}, {doubled.name}, {', '.join(starts)})")
+    body.like(value, f"dynamic-update-slice({value.name}, {doubled.name}, {', '.join(starts)})")
 
 
 def select(writer: Writer, body: Body) -> None:
-    found = [value for value in body.values if value.kind != "pred"]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick([value for value in body.values if value.kind != "pred"])
     partners = [other for other in body.values if (other.kind, other.dims) == (value.kind, value.dims)]
-    direction = "EQ" if value.kind == "c64" else writer.pick(["LT", "GE", "EQ", "NE"])
+    direction = "EQ" if value.kind == "c64" else writer.pick("LT GE EQ NE".split())
     against = spread_scalar(writer, body, value) if writer.chance(0.5) else writer.pick(partners)
     chosen = body.emit("pred", value.dims, f"compare({value.name}, {against.name}), direction={direction}")
     other = spread_scalar(writer, body, value) if writer.chance(0.5) else writer.pick(partners)
     pair = [value.name, other.name]
     if writer.chance(0.5):
         pair.reverse()
-    body.emit(value.kind, value.dims, f"select({chosen.name}, {', '.join(pair)})")
+    body.like(value, f"select({chosen.name}, {', '.join(pair)})")
 
 
 def convert(writer: Writer, body: Body) -> None:
     value = writer.pick(body.of_kinds("f32 f64 f16 bf16 s32") or body.values)
     if value.kind in ("pred", "c64"):
         return
-    kind = writer.pick(["f32", "bf16", "f64", "f16"])
+    kind = writer.pick("f32 bf16 f64 f16".split())
     body.emit(kind, value.dims, f"convert({value.name})")
 
 
 def scatter(writer: Writer, body: Body) -> None:
     """Rows added to others, some of them twice."""
-    found = [value for value in body.of_kinds("f32 f64 bf16 s32") if len(value.dims) == 2]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting("f32 f64 bf16 s32", MATRICES))
     if value.dims[0] < 3:
         return
     rows = [int(row) for row in writer.random.integers(0, value.dims[0], 3)]
@@ -127,9 +115,8 @@ def scatter(writer: Writer, body: Body) -> None:
     sizes = (3, value.dims[1])
     updates = body.emit(value.kind, sizes, f"slice({value.name}), slice={{[0:3], [0:{value.dims[1]}]}}")
     reducer = writer.reducer("add", value.kind)
-    body.emit(
-        value.kind,
-        value.dims,
+    body.like(
+        value,
         f"scatter({value.name}, {places.name}, {updates.name}), update_window_dims={{1}}, "
         f"inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply={reducer}",
     )
@@ -152,10 +139,10 @@ def gather(writer: Writer, body: Body) -> None:
 def sort(writer: Writer, body: Body) -> None:
     # An audit asks the comparator of each pair by itself, in a loop again in each iteration.
     most = 2000 if writer.depth else 20000
-    found = [value for value in body.of_kinds("f32 f64 bf16 s32") if value.dims and prod(value.dims) < most]
+    found = body.fitting("f32 f64 bf16 s32", ARRAYS, range(most))
     if found:
         value = writer.pick(found)
-        axis = int(writer.random.integers(len(value.dims)))
+        axis = writer.number(len(value.dims))
         key = "less", value.kind
         if key not in writer.reducers:
             name = writer.reducers[key] = f"less_{value.kind}"
@@ -163,4 +150,4 @@ def sort(writer: Writer, body: Body) -> None:
                 f"{name} {{\n  a = {value.kind}[] parameter(0)\n  b = {value.kind}[] parameter(1)\n"
                 f"  ROOT c = pred[] compare(a, b), direction=LT\n}}\n"
             )
-        body.emit(value.kind, value.dims, f"sort({value.name}), dimensions={{{axis}}}, to_apply={writer.reducers[key]}")
+        body.like(value, f"sort({value.name}), dimensions={{{axis}}}, to_apply={writer.reducers[key]}")

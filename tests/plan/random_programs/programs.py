@@ -68,12 +68,12 @@ def random_program(seed: int, *, length: int = 12, devices: int | None = None) -
 def _written(writer: Writer, length: int) -> RandomProgram:
     main = Body(writer, "main")
     sizes = SHAPES if writer.chance(0.5) else [dims for dims in SHAPES if prod(dims) > 2000]
-    shapes = [(writer.pick(writer.kinds), writer.pick(sizes)) for _ in range(int(writer.random.integers(2, 5)))]
+    shapes = [(writer.pick(writer.kinds), writer.pick(sizes)) for _ in range(writer.number(2, 5))]
     inputs = []
     for number, (kind, dims) in enumerate(shapes):
         main.emit(kind, dims, f"parameter({number})")
         inputs.append(_numbers(writer, kind, dims))
-    main.emit("s32", (), f"parameter({len(shapes)})", keep=False)
+    main.aside("s32", (), f"parameter({len(shapes)})")
     trips = main.lines[-1].split()[0]
     writer.trips = Value(trips, "s32", ())
     inputs.append(np.array(writer.random.integers(0, 40), np.int32))
@@ -130,5 +130,5 @@ def _numbers(writer: Writer, kind: str, dims: Dims) -> np.ndarray[Any, Any]:
         values = values + 1j * writer.random.standard_normal(dims)
     found = np.asarray(values).astype(STORAGE[kind])
     if writer.chance(0.15) and found.size:
-        found.reshape(-1)[int(writer.random.integers(found.size))] = writer.pick([0.0, -0.0, np.inf, 1e-40, 3e4])
+        found.reshape(-1)[writer.number(found.size)] = writer.pick([0.0, -0.0, np.inf, 1e-40, 3e4])
     return found

@@ -4,36 +4,42 @@ from __future__ import annotations
 
 from math import prod
 
-from tests.plan.random_programs.writing import FLOATS, INTEGERS, STORAGE, UNSIGNED, Body, Writer, spread_scalar
+from tests.plan.random_programs.writing import (
+    ARRAYS,
+    FLOATS,
+    NUMBERS,
+    STORAGE,
+    UNSIGNED,
+    Body,
+    Writer,
+    spread_scalar,
+)
 
 
 def empty(writer: Writer, body: Body) -> None:
     """An array without elements: what is left of it when it is summed, put beside others, padded or multiplied."""
-    found = [value for value in body.values if value.dims and value.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
-    value = writer.pick(found)
-    axis = int(writer.random.integers(len(value.dims)))
+    value = writer.pick(body.fitting(NUMBERS, ARRAYS))
+    axis = writer.number(len(value.dims))
     dims = (*value.dims[:axis], 0, *value.dims[axis + 1 :])
-    place = int(writer.random.integers(value.dims[axis] + 1))
+    place = writer.number(value.dims[axis] + 1)
     bounds = ", ".join(f"[{place}:{place}]" if k == axis else f"[0:{size}]" for k, size in enumerate(value.dims))
-    none = body.emit(value.kind, dims, f"slice({value.name}), slice={{{bounds}}}", keep=False)
+    none = body.aside(value.kind, dims, f"slice({value.name}), slice={{{bounds}}}")
     none = body.emit(value.kind, dims, f"add({none.name}, {none.name})", keep=writer.chance(0.1))
-    how = writer.pick(["reduce", "concatenate", "pad", "dot", "update"])
+    how = writer.pick("reduce concatenate pad dot update".split())
     first = body.scalar(value.kind, writer.pick(["1", "3"]))
     if how == "reduce":
         kept = tuple(size for k, size in enumerate(value.dims) if k != axis)
         reducer = writer.reducer("add", value.kind)
         body.emit(value.kind, kept, f"reduce({none.name}, {first.name}), dimensions={{{axis}}}, to_apply={reducer}")
     elif how == "concatenate":
-        body.emit(value.kind, value.dims, f"concatenate({none.name}, {value.name}), dimensions={{{axis}}}")
+        body.like(value, f"concatenate({none.name}, {value.name}), dimensions={{{axis}}}")
     elif how == "pad":
         padding = "x".join("1_2" if k == axis else "0_0" for k in range(len(dims)))
         wider = (*dims[:axis], 3, *dims[axis + 1 :])
         body.emit(value.kind, wider, f"pad({none.name}, {first.name}), padding={padding}")
     elif how == "update":
         starts = ", ".join(body.scalar("s32", "1").name for _ in dims)
-        body.emit(value.kind, value.dims, f"dynamic-update-slice({value.name}, {none.name}, {starts})")
+        body.like(value, f"dynamic-update-slice({value.name}, {none.name}, {starts})")
     elif len(dims) == 2:
         size = dims[1 - axis]
         body.emit(
@@ -49,12 +55,12 @@ def bounded(writer: Writer, body: Body) -> None:
     if not found or writer.trips is None:
         return
     value = writer.pick(found)
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     most = value.dims[axis]
     size, zero, limit = body.scalar("s32", "3"), body.scalar("s32", "0"), body.scalar("s32", str(most))
     if body.name == "main":
         size = writer.trips
-    size = body.emit("s32", (), f"clamp({zero.name}, {size.name}, {limit.name})", keep=False)
+    size = body.aside("s32", (), f"clamp({zero.name}, {size.name}, {limit.name})")
     shape = ",".join(f"<={n}" if k == axis else str(n) for k, n in enumerate(value.dims))
     names = [writer.fresh() for _ in range(2)]
     body.line(
@@ -70,17 +76,14 @@ def bounded(writer: Writer, body: Body) -> None:
 
 
 def clamp(writer: Writer, body: Body) -> None:
-    found = [value for value in body.values if value.kind in (*FLOATS, *INTEGERS)]
+    found = body.fitting(NUMBERS)
     if found:
         value = writer.pick(found)
         low = body.scalar(value.kind, "1" if value.kind in UNSIGNED else "-1")
         high = body.scalar(value.kind, "2")
         if writer.chance(0.5):
-            low, high = (
-                body.emit(value.kind, value.dims, f"broadcast({end.name}), dimensions={{}}", keep=False)
-                for end in (low, high)
-            )
-        body.emit(value.kind, value.dims, f"clamp({low.name}, {value.name}, {high.name})")
+            low, high = (body.like(value, f"broadcast({end.name}), dimensions={{}}", keep=False) for end in (low, high))
+        body.like(value, f"clamp({low.name}, {value.name}, {high.name})")
 
 
 def convert_any(writer: Writer, body: Body) -> None:
@@ -101,7 +104,7 @@ def bits_of(writer: Writer, body: Body) -> None:
         if prod(dims) < 60000:
             parts = body.emit(kind, dims, f"bitcast-convert({value.name})")
             if writer.chance(0.5):
-                body.emit(value.kind, value.dims, f"bitcast-convert({parts.name})")
+                body.like(value, f"bitcast-convert({parts.name})")
 
 
 _PARTS: dict[str, list[tuple[str, int]]] = {
@@ -130,29 +133,29 @@ def complex_parts(writer: Writer, body: Body) -> None:
 
 def count_up(writer: Writer, body: Body) -> None:
     """Indices along a dimension, beside a value of the same dimensions."""
-    found = [value for value in body.values if value.dims and value.kind in (*FLOATS, *INTEGERS)]
+    found = body.fitting(NUMBERS, ARRAYS)
     if found:
         value = writer.pick(found)
-        axis = int(writer.random.integers(len(value.dims)))
-        places = body.emit(value.kind, value.dims, f"iota(), iota_dimension={axis}")
+        axis = writer.number(len(value.dims))
+        places = body.like(value, f"iota(), iota_dimension={axis}")
         direction = writer.pick(["LT", "GE", "EQ"])
         chosen = body.emit("pred", value.dims, f"compare({places.name}, {value.name}), direction={direction}")
         other = spread_scalar(writer, body, value)
-        body.emit(value.kind, value.dims, f"select({chosen.name}, {value.name}, {other.name})")
+        body.like(value, f"select({chosen.name}, {value.name}, {other.name})")
 
 
 def round_to(writer: Writer, body: Body) -> None:
     found = [value for value in body.values if value.kind in FLOATS]
     if found:
         value = writer.pick(found)
-        how = writer.pick(["round-nearest-even", "round-nearest-afz", "ceil", "reduce-precision", "is-finite"])
+        how = writer.pick("round-nearest-even round-nearest-afz ceil reduce-precision is-finite".split())
         if how == "is-finite":
             body.emit("pred", value.dims, f"is-finite({value.name})")
         elif how != "reduce-precision":
-            body.emit(value.kind, value.dims, f"{how}({value.name})")
-        elif value.kind in ("f32", "f64", "bf16", "f16"):
+            body.like(value, f"{how}({value.name})")
+        elif value.kind in "f32 f64 bf16 f16".split():
             bits = writer.pick(["exponent_bits=5, mantissa_bits=7", "exponent_bits=4, mantissa_bits=3"])
-            body.emit(value.kind, value.dims, f"reduce-precision({value.name}), {bits}")
+            body.like(value, f"reduce-precision({value.name}), {bits}")
 
 
 def barrier(writer: Writer, body: Body) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
-
-from tests.plan.random_programs.writing import FLOATS, INTEGERS, Body, Value, Writer, spread_scalar
+from tests.plan.random_programs.writing import ARRAYS, FLOATS, INTEGERS, NUMBERS, Body, Value, Writer, spread_scalar
 
 
 def branches(writer: Writer, body: Body) -> None:
@@ -15,13 +13,13 @@ def branches(writer: Writer, body: Body) -> None:
     likes = [given[0], given[1], given[0]]
     result = f"(({likes[0].shape}, {likes[1].shape}), {likes[2].shape})"
     names = []
-    for _ in range(int(writer.random.integers(2, 4))):
+    for _ in range(writer.number(2, 4)):
         inside = Body(writer, f"computation_{writer.fresh()}")
         inside.line(f"s = {state} parameter(0)")
         inside.line(f"p = {pair} get-tuple-element(s), index=1")
         taken = [*inside.elements("s", given[:1]), *inside.elements("p", given[1:])]
         writer.depth += 1
-        writer.fill(inside, int(writer.random.integers(0, 4)))
+        writer.fill(inside, writer.number(0, 4))
         writer.depth -= 1
         parts = [inside.laid_out(_like(writer, inside, like), like.layout).name for like in likes]
         if writer.chance(0.2):
@@ -37,7 +35,7 @@ def branches(writer: Writer, body: Body) -> None:
     index = _number(writer, body)
     if len(names) == 2 and writer.chance(0.5):
         limit = body.scalar("s32", writer.pick(["2", "20"]))
-        index = body.emit("pred", (), f"compare({index.name}, {limit.name}), direction=LT", keep=False)
+        index = body.aside("pred", (), f"compare({index.name}, {limit.name}), direction=LT")
         called = f"true_computation={names[0]}, false_computation={names[1]}"
     else:
         called = f"branch_computations={{{', '.join(names)}}}"
@@ -80,11 +78,11 @@ def swaps(writer: Writer, body: Body) -> None:
         inside.line(text)
     taken = [
         *inside.elements("p", carried[:2]),
-        inside.emit(first.kind, first.dims, "get-tuple-element(r), index=1", layout=first.layout),
+        inside.like(first, "get-tuple-element(r), index=1", layout=first.layout),
         inside.emit(carried[3].kind, carried[3].dims, "get-tuple-element(s), index=2", layout=carried[3].layout),
     ]
     writer.depth += 1
-    writer.fill(inside, int(writer.random.integers(0, 4)))
+    writer.fill(inside, writer.number(0, 4))
     writer.depth -= 1
     names = [taken[int(k)].name for k in writer.random.permutation(3)]
     for place in range(3):
@@ -97,7 +95,7 @@ def swaps(writer: Writer, body: Body) -> None:
     inside.line(f"t = {rest} tuple(q, {names[2]})")
     writer.computations.append(inside.finish(f"tuple(t, n, {last})", state))
     condition = f"condition_{writer.fresh()}"
-    end = writer.pick(["1", "2", "5", "21"])
+    end = writer.pick("1 2 5 21".split())
     writer.computations.append(
         f"{condition} {{\n  s = {state} parameter(0)\n  i = s32[] get-tuple-element(s), index=1\n"
         f"  e = s32[] constant({end})\n  ROOT c = pred[] compare(i, e), direction=LT\n}}\n"
@@ -111,7 +109,7 @@ def swaps(writer: Writer, body: Body) -> None:
     body.line(f"{r} = {rest} get-tuple-element({w}), index=0")
     body.line(f"{p} = {pair} get-tuple-element({r}), index=0")
     body.elements(p, carried[:2])
-    body.emit(first.kind, first.dims, f"get-tuple-element({r}), index=1", layout=first.layout)
+    body.like(first, f"get-tuple-element({r}), index=1", layout=first.layout)
     body.emit(carried[3].kind, carried[3].dims, f"get-tuple-element({w}), index=2", layout=carried[3].layout)
 
 
@@ -133,12 +131,9 @@ def nested_loops(writer: Writer, body: Body) -> None:
         held = "s" if name == inner else "after"
         inside.line(f"i = s32[] get-tuple-element({held}), index=0")
         inside.line(f"m = s32[] get-tuple-element({held}), index=1")
-        taken = [
-            inside.emit(value.kind, value.dims, f"get-tuple-element({held}), index={k}", layout=value.layout)
-            for k in (2, 3)
-        ]
+        taken = [inside.like(value, f"get-tuple-element({held}), index={k}", layout=value.layout) for k in (2, 3)]
         writer.depth += 1
-        writer.fill(inside, int(writer.random.integers(1, 3)))
+        writer.fill(inside, writer.number(1, 3))
         writer.depth -= 1
         parts = [inside.laid_out(_like(writer, inside, value), value.layout).name, taken[0].name]
         if writer.chance(0.5):
@@ -158,7 +153,7 @@ def nested_loops(writer: Writer, body: Body) -> None:
     body.line(f"{start} = {state} tuple({zero.name}, {two.name}, {value.name}, {writer.pick(partners).name})")
     body.line(f"{end} = {state} while({start}), condition=condition_{outer}, body={outer}")
     for k in (2, 3):
-        body.emit(value.kind, value.dims, f"get-tuple-element({end}), index={k}", layout=value.layout)
+        body.like(value, f"get-tuple-element({end}), index={k}", layout=value.layout)
     if writer.chance(0.5):
         body.emit("s32", (), f"get-tuple-element({end}), index={writer.pick([0, 1])}")
 
@@ -168,8 +163,6 @@ def rows_of_a_loop(writer: Writer, body: Body) -> None:
     or not, upwards or downwards, with indices that are wrapped, halved or of another type."""
     found = [value for value in body.values if len(value.dims) > 1 and 0 < value.dims[0] <= 200]
     found = [value for value in found if value.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
     value = writer.pick(found)
     kind, dims = value.kind, value.dims
     row, shape, size = (1, *dims[1:]), value.shape, dims[0]
@@ -213,7 +206,7 @@ def rows_of_a_loop(writer: Writer, body: Body) -> None:
     else:
         both = write.partition("  d = ")[2]
         middle = f"{read}  v = {like.shape} {opcode}(x, c)\n  d = {both}"
-    kept = writer.pick(["v", "v", "c", "x2"])
+    kept = writer.pick("v v c x2".split())
     last = f"  x2 = {like.shape} negate(v)\n" if kept == "x2" and kind not in ("u4", "u8", "u32") else ""
     kept = kept if kept != "x2" or last else "v"
     carried = writer.pick(["a", "a", "d"])
@@ -245,13 +238,11 @@ def mapped(writer: Writer, body: Body) -> None:
     """A computation of several instructions for every element, with numbers of its own."""
     # An audit asks the computation of each element by itself.
     most = 40 if writer.depth else 1000
-    found = [v for v in body.values if v.dims and prod(v.dims) <= most and v.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
+    found = body.fitting(NUMBERS, ARRAYS, range(most + 1))
     value = writer.pick(found)
     other = writer.pick([v for v in found if v.dims == value.dims])
     kind, name = value.kind, f"computation_{writer.fresh()}"
-    first, second = (writer.pick(["add", "multiply", "subtract", "maximum", "divide"]) for _ in range(2))
+    first, second = (writer.pick("add multiply subtract maximum divide".split()) for _ in range(2))
     result = writer.pick([kind, "f32", "s32"])
     direction = writer.pick(["LT", "GE"])
     writer.computations.append(
@@ -268,13 +259,11 @@ def reduce_many(writer: Writer, body: Body) -> None:
     """Three arrays of different types reduced at once, along some axes; the numbers they start from are computed."""
     # An audit asks the computation of each pair by itself.
     most = 40 if writer.depth else 400
-    found = [v for v in body.values if v.dims and 0 < prod(v.dims) <= most and v.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
+    found = body.fitting(NUMBERS, ARRAYS, range(1, most + 1))
     value = writer.pick(found)
     alike = [other for other in found if other.dims == value.dims]
     three = [value, writer.pick(alike), writer.pick(alike)]
-    opcodes = [writer.pick(["add", "maximum", "minimum", "multiply"]) for _ in three]
+    opcodes = [writer.pick("add maximum minimum multiply".split()) for _ in three]
     name = f"computation_{writer.fresh()}"
     lines = [f"  a{k} = {v.kind}[] parameter({k})" for k, v in enumerate(three)]
     lines += [f"  b{k} = {v.kind}[] parameter({k + 3})" for k, v in enumerate(three)]
@@ -312,9 +301,7 @@ def reduce_many(writer: Writer, body: Body) -> None:
 def sort_keys(writer: Writer, body: Body) -> None:
     """Arrays of different types sorted together by two of them, one after the other."""
     most = 30 if writer.depth else 300
-    found = [v for v in body.values if v.dims and 0 < prod(v.dims) <= most and v.kind in (*FLOATS, *INTEGERS)]
-    if not found:
-        return
+    found = body.fitting(NUMBERS, ARRAYS, range(1, most + 1))
     value = writer.pick(found)
     layout = value.layout
     three = [value, *(writer.pick([v for v in found if v.dims == value.dims]) for _ in range(2))]
@@ -333,7 +320,7 @@ def sort_keys(writer: Writer, body: Body) -> None:
         + writer.pick(["n = pred[] and(e, m)\n  ROOT r = pred[] or(l, n)", "ROOT r = pred[] select(e, m, l)"])
         + "\n}\n"
     )
-    axis = int(writer.random.integers(len(value.dims)))
+    axis = writer.number(len(value.dims))
     result = writer.fresh()
     body.line(
         f"{result} = ({', '.join(v.shape for v in three)}) sort({', '.join(v.name for v in three)}), "
@@ -354,4 +341,4 @@ def random_bits(writer: Writer, body: Body) -> None:
         both = writer.fresh()
         body.line(f"{both} = ({state.shape}, {like.shape}) rng-bit-generator({state.name}), algorithm={algorithm}")
         state = body.emit("u64", state.dims, f"get-tuple-element({both}), index=0", layout="", keep=False)
-        body.emit(like.kind, like.dims, f"get-tuple-element({both}), index=1", layout="")
+        body.like(like, f"get-tuple-element({both}), index=1", layout="")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from tests.plan.random_programs.writing import FLOATS, Body, Dims, Value, Writer, cut
+from tests.plan.random_programs.writing import ANY, ARRAYS, FLOATS, Body, Dims, Value, Writer, cut
 
 
 def pad_any(writer: Writer, body: Body) -> None:
     """Edges that add and take away, and elements in between."""
-    found = [value for value in body.values if value.dims and prod(value.dims) < 10000]
-    if not found:
-        return
-    value = writer.pick(found)
+    value = writer.pick(body.fitting(ANY, ARRAYS, range(10000)))
     padding = [(*map(int, writer.random.integers(-2, 4, 2)), writer.pick([0, 0, 1, 2])) for _ in value.dims]
     dims = tuple(
         size + low + high + max(size - 1, 0) * interior
@@ -33,11 +30,9 @@ def _fitting(writer: Writer, body: Body) -> list[Value]:
 def reduce_windows(writer: Writer, body: Body) -> None:
     """Windows of any size, stride, dilation and padding; at times of two arrays at once."""
     found = _fitting(writer, body)
-    if not found:
-        return
     value = writer.pick(found)
-    sizes = [int(writer.random.integers(1, 4)) for _ in value.dims]
-    strides = [int(writer.random.integers(1, 3)) for _ in value.dims]
+    sizes = [writer.number(1, 4) for _ in value.dims]
+    strides = [writer.number(1, 3) for _ in value.dims]
     edges = [(*map(int, writer.random.integers(0, 3, 2)),) for _ in value.dims]
     dilations = [writer.pick([1, 1, 2]) for _ in value.dims]
     spread = [writer.pick([1, 1, 1, 2]) for _ in value.dims]
@@ -79,12 +74,9 @@ def _of_two(writer: Writer, body: Body, value: Value, other: Value, dims: Dims, 
 
 def select_and_scatter(writer: Writer, body: Body) -> None:
     """The gradient of a maximum over windows."""
-    found = _fitting(writer, body)
-    if not found:
-        return
-    value = writer.pick(found)
-    sizes = [min(int(writer.random.integers(1, 4)), size) for size in value.dims]
-    strides = [int(writer.random.integers(1, 4)) for _ in value.dims]
+    value = writer.pick(_fitting(writer, body))
+    sizes = [min(writer.number(1, 4), size) for size in value.dims]
+    strides = [writer.number(1, 4) for _ in value.dims]
     edges = [writer.pick([(0, 0), (0, 0), (size // 2, (size - 1) // 2)]) for size in sizes]
     ones = [1] * len(sizes)
     dims = tuple(map(_count, value.dims, sizes, strides, edges, ones, ones))
@@ -109,17 +101,14 @@ def select_and_scatter(writer: Writer, body: Body) -> None:
 def convolve_any(writer: Writer, body: Body) -> None:
     """Convolutions of one or two dimensions: strides, dilations, negative edges, groups, reversal, any labels."""
     kinds = (*FLOATS, "s32", "s8") if writer.chance(0.5) else ("f32",)
-    found = [value for value in body.values if value.kind in kinds and 400 <= prod(value.dims) < 30000]
-    if not found:
-        return
-    value = writer.pick(found)
-    rank = int(writer.random.integers(1, 3))
+    value = writer.pick([value for value in body.values if value.kind in kinds and 400 <= prod(value.dims) < 30000])
+    rank = writer.number(1, 3)
     groups = writer.pick([("feature", 1), ("feature", 1), ("feature", 2), ("batch", 2)])
     count = groups[1]
-    batch, channels, outputs = count * int(writer.random.integers(1, 3)), 2 * count, 2 * count
-    space = [int(writer.random.integers(3, 7)) for _ in range(rank)]
-    sizes = [int(writer.random.integers(1, 4)) for _ in range(rank)]
-    strides = [int(writer.random.integers(1, 3)) for _ in range(rank)]
+    batch, channels, outputs = count * writer.number(1, 3), 2 * count, 2 * count
+    space = [writer.number(3, 7) for _ in range(rank)]
+    sizes = [writer.number(1, 4) for _ in range(rank)]
+    strides = [writer.number(1, 3) for _ in range(rank)]
     edges = [(*map(int, writer.random.integers(-1, 3, 2)),) for _ in range(rank)]
     spread = [writer.pick([1, 1, 2]) for _ in range(rank)]
     dilations = [writer.pick([1, 1, 2]) for _ in range(rank)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -29,15 +30,24 @@ STORAGE: dict[str, Any] = {
     "u32": np.uint32,
     "pred": np.bool_,
 }
-FLOATS = ("f32", "f64", "f16", "bf16", "f8e4m3fn", "f8e5m2")
+FLOATS = "f32 f64 f16 bf16 f8e4m3fn f8e5m2".split()
 UNSIGNED = ("u4", "u8", "u32")
 INTEGERS = ("s32", "s8", "s4", "s64", *UNSIGNED)
+NUMBERS = " ".join((*FLOATS, *INTEGERS))
+ANY = " ".join(STORAGE)
+
+ARRAYS, LARGER, MATRICES = range(1, 9), range(2, 9), (2,)
+"""Numbers of dimensions."""
 
 SHAPES: tuple[Dims, ...] = (
     (), (1,), (4,), (7,), (33,), (300,), (3, 5), (8, 8), (16, 1), (24, 40), (40, 24), (1, 64), (2, 3, 4), (5, 16, 12),
     (100, 100), (136, 130), (60, 300), (6, 40, 72), (2, 2, 90, 50), (200, 190),
     (64, 64),
 )  # fmt: skip
+
+
+class NothingFitsError(Exception):
+    """A step has nothing to choose from."""
 
 
 @attrs.frozen
@@ -92,19 +102,33 @@ class Body:
             self.values.append(value)
         return value
 
+    def like(self, value: Value, call: str, **how: Any) -> Value:
+        """The next instruction, of the type and in the dimensions of a value."""
+        return self.emit(value.kind, value.dims, call, **how)
+
+    def aside(self, kind: str, dims: Dims, call: str) -> Value:
+        """The next instruction, whose result only this step takes."""
+        return self.emit(kind, dims, call, keep=False)
+
     def of_kinds(self, kinds: str) -> list[Value]:
         return [value for value in self.values if value.kind in kinds.split()]
+
+    def fitting(
+        self, kinds: str, ranks: Collection[int] = range(9), sizes: Collection[int] = range(1 << 30)
+    ) -> list[Value]:
+        """The values of these types that have so many dimensions, and so many elements."""
+        return [v for v in self.of_kinds(kinds) if len(v.dims) in ranks and prod(v.dims) in sizes]
 
     def laid_out(self, value: Value, layout: str) -> Value:
         """The value in this layout, copied where it has another."""
         if value.layout == layout:
             return value
-        return self.emit(value.kind, value.dims, f"copy({value.name})", layout=layout, keep=False)
+        return self.like(value, f"copy({value.name})", layout=layout, keep=False)
 
     def elements(self, name: str, shapes: Sequence[Value]) -> list[Value]:
         """The elements of a tuple, which are like these values."""
         return [
-            self.emit(like.kind, like.dims, f"get-tuple-element({name}), index={number}", layout=like.layout)
+            self.like(like, f"get-tuple-element({name}), index={number}", layout=like.layout)
             for number, like in enumerate(shapes)
         ]
 
@@ -113,13 +137,13 @@ class Body:
 
     def scalar(self, kind: str, text: str) -> Value:
         if (kind, text) not in self.constants:
-            self.constants[kind, text] = self.emit(kind, (), f"constant({text})", keep=False)
+            self.constants[kind, text] = self.aside(kind, (), f"constant({text})")
         return self.constants[kind, text]
 
     def scalar_list(self, numbers: Sequence[int]) -> Value:
         """A constant column of whole numbers."""
         text = ", ".join(f"{{{number}}}" for number in numbers)
-        return self.emit("s32", (len(numbers), 1), f"constant({{{text}}})", keep=False)
+        return self.aside("s32", (len(numbers), 1), f"constant({{{text}}})")
 
     def finish(self, root: str, shape: str) -> str:
         self.lines.append(f"  ROOT {self.program.fresh()} = {shape} {root}")
@@ -145,7 +169,7 @@ class Writer:
         """A whole number of the entry's that only a run knows."""
         self.is_optimized = self.chance(0.5)
         """Whether it looks like a dump from after optimization: layouts, fusions, asynchronous pairs, narrow types."""
-        self.kinds = ["f32"] * 4 + [["f32", "f32", "bf16", "f64", "f16", "c64", "s32"][self.random.integers(7)]]
+        self.kinds = ["f32"] * 4 + ["f32 f32 bf16 f64 f16 c64 s32".split()[self.random.integers(7)]]
         if self.is_optimized:
             self.kinds[1:3] = [self.pick(["f32", *STORAGE]), self.pick(["s32", "s32", *INTEGERS])]
 
@@ -153,8 +177,15 @@ class Writer:
         self.count += 1
         return f"v{self.count}"
 
+    def number(self, *bounds: int) -> int:
+        """A whole number below a bound, or between two."""
+        return int(self.random.integers(*bounds))
+
     def pick(self, among: Sequence[Any]) -> Any:
-        return among[int(self.random.integers(len(among)))]
+        """One of them; where there is none, the step ends."""
+        if not among:
+            raise NothingFitsError
+        return among[self.number(len(among))]
 
     def chance(self, share: float) -> bool:
         return bool(self.random.random() < share)
@@ -179,7 +210,11 @@ class Writer:
         """Write so many random steps, of one or more instructions each."""
         makers = self.makers(self)
         for _ in range(count):
-            self.pick(makers)(self, body)
+            self.step(self.pick(makers), body)
+
+    def step(self, maker: Maker, body: Body) -> None:
+        with suppress(NothingFitsError):
+            maker(self, body)
 
 
 Maker = Callable[[Writer, Body], None]
@@ -188,16 +223,16 @@ Maker = Callable[[Writer, Body], None]
 
 def spread_scalar(writer: Writer, body: Body, like: Value) -> Value:
     """One number in the shape of another value."""
-    numbers = ["0.5", "1", "2", "-0.75", "0"]
+    numbers = "0.5 1 2 -0.75 0".split()
     if like.kind not in FLOATS:
         numbers = {"pred": ["true", "false"], "c64": ["(0.5, -1)", "(1, 0)"]}.get(like.kind, ["3"])
     scalar = body.scalar(like.kind, writer.pick(numbers))
-    return scalar if not like.dims else body.emit(like.kind, like.dims, f"broadcast({scalar.name}), dimensions={{}}")
+    return scalar if not like.dims else body.like(like, f"broadcast({scalar.name}), dimensions={{}}")
 
 
 def cut(body: Body, value: Value, dims: Dims) -> Value:
     """The first elements of a value, which has enough of them, in these dimensions."""
     count, size = prod(value.dims), prod(dims)
-    flat = body.emit(value.kind, (count,), f"reshape({value.name})", keep=False)
-    first = body.emit(value.kind, (size,), f"slice({flat.name}), slice={{[0:{size}]}}", keep=False)
-    return body.emit(value.kind, dims, f"reshape({first.name})", keep=False)
+    flat = body.aside(value.kind, (count,), f"reshape({value.name})")
+    first = body.aside(value.kind, (size,), f"slice({flat.name}), slice={{[0:{size}]}}")
+    return body.aside(value.kind, dims, f"reshape({first.name})")
