@@ -285,7 +285,7 @@ def _block(array: Array, dimension: int, number: int, count: int) -> Array:
 
 def _stored(number: Any, dtype: np.dtype[Any]) -> Any:
     """A Python number as an element of `dtype`: integers wrap, floats round once."""
-    if dtype.kind in "iu" or dtype.name in ("int4", "uint4", "int2", "uint2"):
+    if dtype.kind in "iu" or dtype.name in "int4 uint4 int2 uint2".split():
         bits = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}.get(dtype.name, dtype.itemsize * 8)
         wrapped = int(number) % 2**bits
         signed = dtype.kind == "i" or dtype.name.startswith("int")

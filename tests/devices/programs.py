@@ -328,7 +328,7 @@ def transformer() -> Program:
         logits = constrain(x @ w["embedding"].T, "data", None, "model")
         return -jnp.take_along_axis(nn.log_softmax(logits), tokens[:, 1:, None], -1).mean()
 
-    shapes = dict.fromkeys(("q", "k", "v", "out"), (_WIDTH, _WIDTH))
+    shapes = dict.fromkeys("q k v out".split(), (_WIDTH, _WIDTH))
     shapes |= {"up": (_WIDTH, _HIDDEN), "down": (_HIDDEN, _WIDTH)}
     stacked = {name: numbers(seed, layers, *shape) for seed, (name, shape) in enumerate(shapes.items())}
     weights = {"embedding": numbers(9, words, _WIDTH), "layers": stacked}

@@ -284,7 +284,7 @@ def _ids(program: Program, options: Options) -> None:
 
 def _local(program: Program, options: Options) -> None:
     """Integers only: a sum that joins the devices' classes of both operands."""
-    integers = [v for v in program.values if v.element in ("u8", "s16", "s32", "u32", "s64", "u64")]
+    integers = [v for v in program.values if v.element in "u8 s16 s32 u32 s64 u64".split()]
     first = options.pick(integers)
     second = options.pick([v for v in integers if (v.element, v.shape) == (first.element, first.shape)])
     name = program.name("sum")

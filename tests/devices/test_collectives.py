@@ -8,6 +8,7 @@ import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from tests.devices import drawing
@@ -57,7 +58,7 @@ ENTRY main {
     for found in hloexec.run_devices(module, [[x, y], [-x, -y]]):
         assert isinstance(found, tuple)
         for gathered, shard in zip(found, (x.T, y), strict=True):
-            np.testing.assert_array_equal(gathered, np.concatenate([shard, -shard]))
+            assert_array_equal(gathered, np.concatenate([shard, -shard]))
 
 
 @pytest.mark.parametrize("attributes", ["", ", channel_id=3", ", channel_id=3, use_global_device_ids=true"])
@@ -70,7 +71,7 @@ ENTRY main {{
 }}
 """)
     for found in hloexec.run_devices(module, [[np.array([number], np.int32)] for number in range(3)]):
-        np.testing.assert_array_equal(found, [2, 0, 1])
+        assert_array_equal(found, [2, 0, 1])
 
 
 @hypothesis.settings(settings, max_examples=examples(30))
@@ -142,5 +143,5 @@ ENTRY e { x = f32[2] parameter(0)
 """
     x = np.arange(4, dtype=np.float32).reshape(2, 2)
     for row, (before, after) in zip(x, hloexec.run_devices(hloexec.parse(text), [[row] for row in x]), strict=True):
-        np.testing.assert_array_equal(before, -row)
-        np.testing.assert_array_equal(after, -x.reshape(-1))
+        assert_array_equal(before, -row)
+        assert_array_equal(after, -x.reshape(-1))

@@ -20,7 +20,7 @@ from tests.drawing import examples
 
 pytestmark = [pytest.mark.skipif(not xla.available(), reason="needs jaxlib"), pytest.mark.timeout(120)]
 
-STEPS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "local", "ids")
+STEPS = "all-gather all-reduce reduce-scatter all-to-all collective-permute local ids".split()
 # What XLA:CPU has, and what the import through StableHLO keeps (it forgets the device_ids of a mesh).
 POSSIBLE: dict[str, Any] = {
     "for_xla": True,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
@@ -83,7 +84,7 @@ def _expected(device: int) -> list[list[int]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["pred", "s4", "s32", "u4", "u8", "f8e4m3fn", "bf16", "f32", "f64", "c64"])
+@pytest.mark.parametrize("name", "pred s4 s32 u4 u8 f8e4m3fn bf16 f32 f64 c64".split())
 @pytest.mark.parametrize("planner", [True, False])
 def test_collectives_transfers_and_asynchronous_operations_take_every_family_of_types(name: str, planner: bool) -> None:
     storage = ELEMENT_TYPES[name].storage
@@ -101,5 +102,5 @@ def test_collectives_transfers_and_asynchronous_operations_take_every_family_of_
     for device, output in enumerate(outputs):
         assert isinstance(output, tuple)
         for found, wanted in zip(output, _expected(device), strict=True):
-            np.testing.assert_array_equal(found, np.array(wanted).astype(storage), strict=True)
-        np.testing.assert_array_equal(handed_over[device][0], values[device], strict=True)
+            assert_array_equal(found, np.array(wanted).astype(storage), strict=True)
+        assert_array_equal(handed_over[device][0], values[device], strict=True)

@@ -14,6 +14,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.sharding import result_shardings
@@ -194,7 +195,7 @@ def test_a_region_begins_with_each_devices_block(notation: str, data: st.DataObj
     values = _values(layout, layout.whole)
     outputs = hloexec.run_devices(hloexec.parse(text), [[value] for value in values])
     for device, output in enumerate(outputs):
-        np.testing.assert_array_equal(output, values[device][layout.slices(device)], err_msg=f"device {device}\n{text}")
+        assert_array_equal(output, values[device][layout.slices(device)], err_msg=f"device {device}\n{text}")
 
 
 @pytest.mark.slow_cases("shardy", "named")
@@ -210,7 +211,7 @@ def test_a_region_ends_with_the_blocks_of_a_devices_peers(notation: str, data: s
         expected = np.zeros(layout.whole, np.int32)
         for peer in layout.peers(device):
             expected[layout.slices(peer)] = values[peer]
-        np.testing.assert_array_equal(output, expected, err_msg=f"device {device}\n{text}")
+        assert_array_equal(output, expected, err_msg=f"device {device}\n{text}")
 
 
 def test_elements_of_a_tuple_have_the_tuples_shardings() -> None:
@@ -244,8 +245,8 @@ ENTRY main {{
     module = hloexec.parse(text)
     for device, (rows, twice) in enumerate(hloexec.run_devices(module, [[a, b]])):
         y = device % 2
-        np.testing.assert_array_equal(rows, a + np.repeat([y, 2 + y], 2)[:, None])
-        np.testing.assert_array_equal(twice, [0, 1, 0, 1])
+        assert_array_equal(rows, a + np.repeat([y, 2 + y], 2)[:, None])
+        assert_array_equal(twice, [0, 1, 0, 1])
     kinds = [sharding.dimensions for sharding in result_shardings(module)]
     assert [[len(dimension.axes) for dimension in dimensions] for dimensions in kinds] == [[1, 0], [1]]
 
@@ -261,7 +262,7 @@ ENTRY main {
     value = np.arange(16, dtype=np.int32).reshape(2, 8)
     for device, output in enumerate(hloexec.run_devices(hloexec.parse(text), [[value]])):
         major, minor = divmod(device, 2)
-        np.testing.assert_array_equal(output, value[minor : minor + 1, 2 * major : 2 * major + 2])
+        assert_array_equal(output, value[minor : minor + 1, 2 * major : 2 * major + 2])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.devices.topology import Topology, device_counts
@@ -127,49 +128,46 @@ def test_every_device_cuts_and_puts_together_what_it_does_on_xla(partitioner: st
     for leaf, result in enumerate(results):
         for shard in result.addressable_shards:
             ours = outputs[by_id[shard.device.id]][leaf][shard.index]
-            np.testing.assert_array_equal(ours, np.asarray(shard.data), strict=True)
+            assert_array_equal(ours, np.asarray(shard.data), strict=True)
 
 
 # Against slices
 
 
-def test_dimensions_are_cut_by_the_coordinates_of_each_device() -> None:
-    module = shardy(entry("s32[8,16]", "s32[4,4]"), '<@mesh, [{"x"}, {"y"}]>')
-    for device, block in enumerate(hloexec.run_devices(module, [[A]])):
-        x, y = divmod(device, 4)
-        np.testing.assert_array_equal(block, A[4 * x : 4 * x + 4, 4 * y : 4 * y + 4])
-
-
-def test_the_first_axis_of_a_dimension_is_the_major_one() -> None:
-    module = shardy(entry("s32[8,16]", "s32[1,16]"), '<@mesh, [{"y", "x"}, {}]>')
-    for device, block in enumerate(hloexec.run_devices(module, [[A]])):
-        x, y = divmod(device, 4)
-        np.testing.assert_array_equal(block, A[2 * y + x][None])
-
-
 @pytest.mark.parametrize(
-    "dimensions",
+    ("dimensions", "axes", "cut"),
     [
-        '<@mesh, [{"x", ?}, {?}]>',
-        '<@mesh, [{"x"}p1, {}p2]>',
-        '<@mesh, [{"x", "y"}, {}]>',
-        '<@mesh, [{"x"}, {"y"}]>',
-        '<@mesh, [{"x"}, {}], replicated={"y"}>',
-        '<mesh<["x"=2, "y"=4]>, [{"x"}, {}]>',
+        ('<@mesh, [{"x"}, {"y"}]>', '"x", "y"', lambda d: A[4 * (d // 4) :, 4 * (d % 4) :][:4, :4]),
+        # The first axis of a dimension is the major one.
+        ('<@mesh, [{"y", "x"}, {}]>', '"x", "y"', lambda d: A[2 * (d % 4) + d // 4][None]),
+        # What is not manual divides nothing.
+        *(
+            (dimensions, '"x"', lambda d: A[4 * (d // 4) :][:4])
+            for dimensions in (
+                '<@mesh, [{"x", ?}, {?}]>',
+                '<@mesh, [{"x"}p1, {}p2]>',
+                '<@mesh, [{"x", "y"}, {}]>',
+                '<@mesh, [{"x"}, {"y"}]>',
+                '<@mesh, [{"x"}, {}], replicated={"y"}>',
+                '<mesh<["x"=2, "y"=4]>, [{"x"}, {}]>',
+            )
+        ),
+        # x of 8 devices is (4, 2): "x":(2)2 is the digit worth 2 of the coordinate.
+        ('<mesh<["x"=8]>, [{"x":(2)2}, {}]>', '"x"', lambda d: A[4 * (d // 2 % 2) :][:4]),
+        ("{devices=[2,4]<=[8]}", "", lambda d: A[4 * (d // 4) :, 4 * (d % 4) :][:4, :4]),
+        ("{devices=[2,4]<=[4,2]T(1,0)}", "", lambda d: A[4 * (d % 2) :, 4 * (d // 2) :][:4, :4]),
+        ("{devices=[2,4]7,6,5,4,3,2,1,0}", "", lambda d: A[4 * ((7 - d) // 4) :, 4 * ((7 - d) % 4) :][:4, :4]),
+        ("{mesh['u'=2,'v'=4], [{'u'}, {'v'}]}", "", lambda d: A[4 * (d // 4) :, 4 * (d % 4) :][:4, :4]),
     ],
 )
-def test_what_is_not_manual_divides_nothing(dimensions: str) -> None:
-    module = shardy(entry("s32[8,16]", "s32[4,16]"), dimensions, axes='"x"')
+def test_dimensions_are_cut_by_the_coordinates_of_each_device(dimensions: str, axes: str, cut: Any) -> None:
+    sizes = ",".join(map(str, cut(0).shape))
+    if axes:
+        module = shardy(entry("s32[8,16]", f"s32[{sizes}]"), dimensions, axes=axes)
+    else:
+        module = gspmd("s32[8,16]", dimensions, f"s32[{sizes}]", "{manual}")
     for device, block in enumerate(hloexec.run_devices(module, [[A]])):
-        np.testing.assert_array_equal(block, A[4 * (device // 4) :][:4])
-
-
-def test_a_part_of_an_axis_divides_by_the_middle_digit() -> None:
-    """x of 8 devices is (4, 2): "x":(2)2 is the digit worth 2 of the coordinate."""
-    meshes = '{mesh = #sdy.mesh<["x"=8]>}'
-    module = shardy(entry("s32[8,16]", "s32[4,16]"), '<@mesh, [{"x":(2)2}, {}]>', axes='"x"', meshes=meshes)
-    for device, block in enumerate(hloexec.run_devices(module, [[A]])):
-        np.testing.assert_array_equal(block, A[4 * (device // 2 % 2) :][:4])
+        assert_array_equal(block, cut(device))
 
 
 def test_a_mesh_has_an_order_of_devices() -> None:
@@ -178,7 +176,7 @@ def test_a_mesh_has_an_order_of_devices() -> None:
     module = shardy(entry("s32[8,16]", "s32[1,16]"), '<@mesh, [{"x"}, {}]>', axes='"x"', meshes=meshes)
     outputs = hloexec.run_devices(module, [[A]])
     for place, device in enumerate(order):
-        np.testing.assert_array_equal(outputs[device], A[place][None])
+        assert_array_equal(outputs[device], A[place][None])
 
 
 def test_the_end_of_a_region_joins_devices_that_differ_in_the_axes_of_the_result_only() -> None:
@@ -186,7 +184,7 @@ def test_the_end_of_a_region_joins_devices_that_differ_in_the_axes_of_the_result
     blocks = [np.array([2 * device, 2 * device + 1], np.int32) for device in range(8)]
     outputs = hloexec.run_devices(module, [[block] for block in blocks])
     for device, whole in enumerate(outputs):
-        np.testing.assert_array_equal(whole, np.arange(8) + 8 * (device // 4))
+        assert_array_equal(whole, np.arange(8) + 8 * (device // 4))
     assert outputs[0] is outputs[3] and outputs[4] is outputs[7]
 
 
@@ -194,7 +192,7 @@ def test_copies_keep_what_they_have_where_no_axis_is_used() -> None:
     module = shardy(entry("s32[2]", "s32[2]"), "<@mesh, [{}]>", begins=False)
     blocks = [np.array([device, 1], np.int32) for device in range(8)]
     for block, output in zip(blocks, hloexec.run_devices(module, [[block] for block in blocks]), strict=True):
-        np.testing.assert_array_equal(output, block)
+        assert_array_equal(output, block)
 
 
 def test_devices_that_cut_the_same_tile_share_it() -> None:
@@ -220,9 +218,9 @@ def test_several_arrays_cross_at_once_each_its_own_way() -> None:
 
     for device, (rows, same, one) in enumerate(hloexec.run_devices(module, [[A, b]], observers=[Observer()])):
         x, y = divmod(device, 4)
-        np.testing.assert_array_equal(rows, A[4 * x : 4 * x + 4])
-        np.testing.assert_array_equal(same, b)
-        np.testing.assert_array_equal(one, b[y : y + 1])
+        assert_array_equal(rows, A[4 * x : 4 * x + 4])
+        assert_array_equal(same, b)
+        assert_array_equal(one, b[y : y + 1])
     assert sorted(seen) == list(range(8))
 
 
@@ -232,30 +230,14 @@ def test_replicas_have_boundaries_of_their_own() -> None:
     blocks = [[np.full(2, device, np.int32)] for device in range(8)]
     outputs = hloexec.run_devices(module, blocks, replicas=2, partitions=4)
     for device, whole in enumerate(outputs):
-        np.testing.assert_array_equal(whole, np.repeat(np.arange(4) + 4 * (device // 4), 2))
-
-
-@pytest.mark.parametrize(
-    ("before", "place"),
-    [
-        ("{devices=[2,4]<=[8]}", lambda d: (d // 4, d % 4)),
-        ("{devices=[2,4]<=[4,2]T(1,0)}", lambda d: (d % 2, d // 2)),
-        ("{devices=[2,4]7,6,5,4,3,2,1,0}", lambda d: ((7 - d) // 4, (7 - d) % 4)),
-        ("{mesh['u'=2,'v'=4], [{'u'}, {'v'}]}", lambda d: (d // 4, d % 4)),
-    ],
-)
-def test_a_sharding_on_the_operand_says_how_to_cut(before: str, place: Any) -> None:
-    module = gspmd("s32[8,16]", before, "s32[4,4]", "{manual}")
-    for device, block in enumerate(hloexec.run_devices(module, [[A]])):
-        x, y = place(device)
-        np.testing.assert_array_equal(block, A[4 * x : 4 * x + 4, 4 * y : 4 * y + 4])
+        assert_array_equal(whole, np.repeat(np.arange(4) + 4 * (device // 4), 2))
 
 
 def test_a_sharding_of_the_result_says_how_to_put_together() -> None:
     module = gspmd("s32[4,4]", "{manual}", "s32[8,4]", "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", begins=False)
     outputs = hloexec.run_devices(module, [[np.full((4, 4), device, np.int32)] for device in range(8)])
     for device, whole in enumerate(outputs):
-        np.testing.assert_array_equal(whole, np.repeat([device % 4, device % 4 + 4], 4)[:, None] * np.ones((1, 4)))
+        assert_array_equal(whole, np.repeat([device % 4, device % 4 + 4], 4)[:, None] * np.ones((1, 4)))
 
 
 @pytest.mark.parametrize(
@@ -269,11 +251,11 @@ def test_a_sharding_of_the_result_says_how_to_put_together() -> None:
 def test_partly_manual_regions_see_all_of_what_is_left_to_the_partitioner(after: str) -> None:
     before = "{devices=[2,1,4]<=[8] last_tile_dim_replicate}" if "replicated" in after else "{devices=[2,4]<=[8]}"
     for device, block in enumerate(hloexec.run_devices(gspmd("s32[8,16]", before, "s32[4,16]", after), [[A]])):
-        np.testing.assert_array_equal(block, A[4 * (device // 4) :][:4])
+        assert_array_equal(block, A[4 * (device // 4) :][:4])
     blocks = [[A[4 * (device // 4) :][:4]] for device in range(8)]
     back = gspmd("s32[4,16]", after, "s32[8,16]", before, begins=False)
     for whole in hloexec.run_devices(back, blocks):
-        np.testing.assert_array_equal(whole, A)
+        assert_array_equal(whole, A)
 
 
 def test_arrays_without_elements_cross() -> None:
@@ -313,7 +295,7 @@ def test_one_device_crosses_boundaries_where_nothing_is_divided() -> None:
         shardy(entry("s32[8,16]", "s32[8,16]"), "<@mesh, [{}, {}]>"),
         gspmd("s32[8,16]", "{replicated}", "s32[8,16]", "{manual}"),
     ):
-        np.testing.assert_array_equal(hloexec.run(module, A), A)
+        assert_array_equal(hloexec.run(module, A), A)
 
 
 # How many devices

@@ -168,7 +168,7 @@ ENTRY main {
     assert [tuple(map(int, output)) for output in outputs] == [(7, -7), (7, -7)]
 
 
-@pytest.mark.parametrize("numerics", ["exact", "ftz", "xla-cpu", "tf32", "bf16"])
+@pytest.mark.parametrize("numerics", "exact ftz xla-cpu tf32 bf16".split())
 def test_sums_of_small_integers_do_not_depend_on_the_policy(numerics: str) -> None:
     text = """HloModule m, replica_count=3
 add {

@@ -102,7 +102,7 @@ def test_devices_in_no_group_get_zeros_whatever_root_they_name() -> None:
     assert _results(broadcast, [np.int32([1])] * 4) == [[2, 10], [2, 10], [0, 0], [0, 0]]
 
 
-@pytest.mark.parametrize("shape", ["f32[1]", "s32[]", "s32[2]", "s64[1]"])
+@pytest.mark.parametrize("shape", "f32[1] s32[] s32[2] s64[1]".split())
 def test_roots_are_one_s32_for_each_operand(shape: str) -> None:
     parameters = f"input = f32[2] parameter(0)\nroot = {shape} parameter(1)"
     module = _module("f32[2] collective-broadcast(input, root), has_dynamic_root=true", parameters)

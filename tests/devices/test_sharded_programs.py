@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from tests.devices.programs import MANUAL, PROGRAMS, jax
@@ -53,7 +54,7 @@ class Bounds:
         reference = np.asarray(self.references[leaf])[place]
         assert values.shape == reference.shape, what
         if values.dtype.kind != "f":
-            np.testing.assert_array_equal(values, reference, err_msg=what)
+            assert_array_equal(values, reference, err_msg=what)
         else:
             comparing._assert_within(values, reference, self.bounds[leaf][place], what)
 
@@ -129,7 +130,7 @@ def test_partitioned_module_gives_every_devices_shards(name: str, partitioner: s
             assert got.dtype == wanted.dtype and got.shape == wanted.shape, where
             if name == UNLIKE:
                 # a is doubled or left alone, so that the sum alone is rounded.
-                np.testing.assert_array_equal(got, wanted, err_msg=where)
+                assert_array_equal(got, wanted, err_msg=where)
                 continue
             place = program.places[leaf][device]
             bounds(name).assert_close(leaf, wanted, place, f"XLA's {where}")
@@ -157,10 +158,10 @@ def test_copies_that_differ_stay_different_before_partitioning(partitioner: str)
     a = program.whole[0].astype(np.float64)
     for device, (ours, gathered) in enumerate(outputs):
         x, y = divmod(device, 4)
-        np.testing.assert_array_equal(ours, (a * (1 + x) + y).astype(np.float32))
+        assert_array_equal(ours, (a * (1 + x) + y).astype(np.float32))
         # The second result's rows come from the four devices along y.
         rows = [(a * (1 + x) + other)[0].astype(np.float32) for other in range(4)]
-        np.testing.assert_array_equal(gathered, rows)
+        assert_array_equal(gathered, rows)
 
 
 @pytest.mark.slow_cases("uneven")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.values import TOKEN
@@ -37,27 +38,24 @@ def _run(text: str, tokens: list[object], **options: bool) -> list[tuple[object,
 
 
 @pytest.mark.parametrize("planner", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "given"), [("f32[]", _SCALARS), ("token[]", [TOKEN, TOKEN])], ids=["scalars", "tokens"]
+)
 @pytest.mark.parametrize("opcode", _COLLECTIVES)
-def test_scalars_behind_what_is_divided_are_handed_on(opcode: str, planner: bool) -> None:
-    found = _run(_text(opcode, "f32[]"), _SCALARS, planner=planner)
-    for result, expected, scalar in zip(found, _COLLECTIVES[opcode][2], _SCALARS, strict=True):
-        np.testing.assert_array_equal(result[0], expected)
-        assert result[1] == scalar
-
-
-@pytest.mark.parametrize("opcode", _COLLECTIVES)
-def test_tokens_are_handed_on(opcode: str) -> None:
-    found = _run(_text(opcode, "token[]"), [TOKEN, TOKEN])
-    for result, expected in zip(found, _COLLECTIVES[opcode][2], strict=True):
-        np.testing.assert_array_equal(result[0], expected)
-        assert result[1] is TOKEN
+def test_what_stands_behind_what_is_divided_is_handed_on(
+    opcode: str, shape: str, given: list[object], planner: bool
+) -> None:
+    found = _run(_text(opcode, shape), given, planner=planner)
+    for result, expected, handed in zip(found, _COLLECTIVES[opcode][2], given, strict=True):
+        assert_array_equal(result[0], expected)
+        assert result[1] == handed
 
 
 def test_an_all_reduce_adds_scalars_up_and_hands_tokens_on() -> None:
     body = "(f32[4,2], f32[], token[]) all-reduce(x, t, u), replica_groups={{0,1}}, to_apply=add_f32"
     module = hloexec.parse(op(body, ADD, ", replica_count=2", x="f32[4,2]", t="f32[]", u="token[]"))
     for result in hloexec.run_devices(module, [[x, s, TOKEN] for x, s in zip(_X, _SCALARS, strict=True)]):
-        np.testing.assert_array_equal(result[0], _X[0] + _X[1])
+        assert_array_equal(result[0], _X[0] + _X[1])
         assert result[1:] == (5, TOKEN)
 
 
@@ -66,7 +64,7 @@ def test_the_start_of_a_gather_gives_its_token_twice() -> None:
     text = op(start, header=", replica_count=2", x="f32[4,2]", t="f32[]")
     done = text.replace("ROOT root", "s").replace("\n}", "\n  ROOT d = (f32[8,2], f32[]) all-gather-done(s)\n}")
     for result, scalar in zip(_run(done, _SCALARS), _SCALARS, strict=True):
-        np.testing.assert_array_equal(result[0], np.concatenate(_X))
+        assert_array_equal(result[0], np.concatenate(_X))
         assert result[1] == scalar
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+from numpy.testing import assert_array_equal
 
 from hloexec.ops.common import wide
 
@@ -15,5 +16,5 @@ def test_wide_bf16_has_the_numbers_of_all_patterns() -> None:
         # A bf16 number is the f32 number whose lower half is zero.
         expected = (patterns << 16).view(np.float32).astype(np.float64)
     assert found.dtype == np.float64
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+    assert_array_equal(found, expected)
+    assert_array_equal(np.signbit(found), np.signbit(expected))

@@ -173,7 +173,7 @@ OF_FLOATS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ["pred", "s4", "s32", "u4", "u8", "f8e4m3fn", "bf16", "f32", "f64", "c64"])
+@pytest.mark.parametrize("name", "pred s4 s32 u4 u8 f8e4m3fn bf16 f32 f64 c64".split())
 @pytest.mark.parametrize("planner", [True, False])
 def test_operations_take_every_family_of_types(name: str, planner: bool) -> None:
     element_type = ELEMENT_TYPES[name]
@@ -202,7 +202,7 @@ def test_operations_take_every_family_of_types(name: str, planner: bool) -> None
             assert (found == np.array(wanted).astype(found.dtype)).all() and found.shape == np.shape(wanted), line
 
 
-@pytest.mark.parametrize("name", ["s4", "s32", "u4", "u8", "f8e4m3fn", "bf16", "f32", "f64"])
+@pytest.mark.parametrize("name", "s4 s32 u4 u8 f8e4m3fn bf16 f32 f64".split())
 def test_random_numbers_of_every_family_lie_in_their_interval(name: str) -> None:
     text = """ENTRY main {
       low = T[] constant(2)

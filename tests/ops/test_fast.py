@@ -17,7 +17,7 @@ from hloexec.language.element_types import accepted_element_types
 from hloexec.ops import registry
 from hloexec.ops.registry import OPCODES
 
-TYPES = ("f32", "bf16", "f64", "s32", "u8", "pred")
+TYPES = "f32 bf16 f64 s32 u8 pred".split()
 MOST = 6
 """Examples of each opcode and type."""
 LONG = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.ops import resources
 from hloexec.ops.resources import in_blocks, in_pieces
@@ -134,6 +135,6 @@ def test_pieces_make_the_whole(cores: int, size: int) -> None:
     lhs, rhs = np.arange(size, dtype=np.int64), np.arange(size, dtype=np.int64)[::-1].copy()
     result = in_pieces(lambda a, b: (a * b).astype(np.int32), np.int32, lhs, rhs)
     assert result.dtype == np.int32
-    np.testing.assert_array_equal(result, (lhs * rhs).astype(np.int32))
+    assert_array_equal(result, (lhs * rhs).astype(np.int32))
     turned = np.arange(90_000).reshape(300, 300).T
-    np.testing.assert_array_equal(in_pieces(np.negative, np.int64, turned), -turned)
+    assert_array_equal(in_pieces(np.negative, np.int64, turned), -turned)

@@ -36,7 +36,7 @@ def test_integer_dot_is_xlas_bit_for_bit(size):
     assert_same_as_xla([case(*types, *size) for types in INTEGER_CASES])
 
 
-@pytest.mark.parametrize("name", ["s8", "u8", "s16", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("name", "s8 u8 s16 s32 u32 s64 u64".split())
 def test_integer_dot_wraps_exactly_over_long_sums(name):
     """Against Python's integers: extremes only, so that every partial sum is as large as it can be."""
     entry = ELEMENT_TYPES[name]
@@ -141,7 +141,7 @@ def test_any_dimension_numbers_and_strides_give_the_sum_of_the_definition(data):
     rhs = generator.integers(-3, 4, [extent[letter] for letter in rhs_letters])
     out = of["b"] + [x for x in lhs_letters if x in of["l"]] + [x for x in rhs_letters if x in of["r"]]
     expected = np.einsum(f"{''.join(lhs_letters)},{''.join(rhs_letters)}->{''.join(out)}", lhs, rhs)
-    storage = ELEMENT_TYPES[data.draw(st.sampled_from(["f32", "bf16", "s32", "f64"]))].storage
+    storage = ELEMENT_TYPES[data.draw(st.sampled_from("f32 bf16 s32 f64".split()))].storage
     manner = data.draw(st.integers(0, 3))
     name = next(name for name, entry in ELEMENT_TYPES.items() if entry.storage == storage)
     operands = restrided(lhs.astype(storage), manner), restrided(rhs.astype(storage), manner + 1)
@@ -162,3 +162,9 @@ def test_an_empty_sum_is_zero():
 def test_a_dynamic_extent_cuts_the_other_operand():
     lhs, rhs = normal(1, 2, 2), normal(2, 3, 4)
     assert (dot(lhs, rhs, "f32") == lhs @ rhs[:2]).all()
+
+
+def test_dimensions_that_are_contracted_together_are_taken_in_any_order():
+    lhs, rhs = np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.arange(60, dtype=np.float32).reshape(4, 3, 5)
+    attributes = DotAttributes(lhs_contracting_dims=(1, 2), rhs_contracting_dims=(1, 0))
+    np.testing.assert_array_equal(dot(lhs, rhs, "f32", attributes), np.einsum("abc,cbd->ad", lhs, rhs))

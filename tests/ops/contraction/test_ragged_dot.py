@@ -8,9 +8,10 @@ import pytest
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape
-from hloexec.errors import ShapeError
 from hloexec.ops.contraction.blocked_dot import RaggedDot, RaggedDotAttributes, ScaledDot
-from tests.ops.contraction.products import MATMUL
+from tests.ops.contraction.products import MATMUL, MATMUL_TEXT
+from tests.ops.evaluation import assert_refused
+from tests.ops.indexing.index_windows import changed
 
 
 @pytest.mark.slow_cases(
@@ -73,38 +74,26 @@ def test_scaled_dot_scales_block_by_block():
 
 
 @pytest.mark.parametrize(
-    ("lhs", "rhs", "group_sizes", "change", "message"),
+    ("shapes", "changes", "message"),
     [
-        ((8, 4), (3, 4, 5), (3,), {"lhs_ragged_dims": (0, 1)}, "exactly one ragged"),
-        ((8, 4), (3, 4, 5), (3,), {"lhs_ragged_dims": (2,)}, "must lie in"),
-        ((8, 4), (4, 4, 5), (3,), {}, "must have size 3"),
-        ((8, 4), (3, 4, 5), (), {}, "at least one dimension"),
-        ((8, 4), (3, 4, 5), (2, 3), {}, "group sizes must have shape"),
-        ((8, 4), (3, 4, 5), (3,), {"rhs_group_dims": ()}, "one group dimension"),
-        ((8, 4), (3, 4, 5), (3,), {"rhs_group_dims": (1,)}, "must be a free dimension"),
-        ((8, 4), (3, 4, 5), (3,), {"lhs_ragged_dims": (1,)}, "no group dimension"),
+        ("f32[8,4] f32[3,4,5] s32[3]", "lhs_ragged_dims={0,1}", "exactly one ragged"),
+        ("f32[8,4] f32[3,4,5] s32[3]", "lhs_ragged_dims={2}", "must lie in"),
+        ("f32[8,4] f32[4,4,5] s32[3]", "", "must have size 3"),
+        ("f32[8,4] f32[3,4,5] s32[]", "", "at least one dimension"),
+        ("f32[8,4] f32[3,4,5] s32[2,3]", "", "group sizes must have shape"),
+        ("f32[8,4] f32[3,4,5] s32[3]", "rhs_group_dims={}", "one group dimension"),
+        ("f32[8,4] f32[3,4,5] s32[3]", "rhs_group_dims={1}", "must be a free dimension"),
+        ("f32[8,4] f32[3,4,5] s32[3]", "lhs_ragged_dims={1}", "no group dimension"),
     ],
 )
-def test_a_ragged_dot_that_does_not_fit_is_refused(lhs, rhs, group_sizes, change, message):
-    numbers = {
-        "lhs_contracting_dims": (1,),
-        "rhs_contracting_dims": (1,),
-        "lhs_ragged_dims": (0,),
-        "rhs_group_dims": (0,),
-    }
-    shapes = [ArrayShape(ELEMENT_TYPES["f32"], lhs), ArrayShape(ELEMENT_TYPES["f32"], rhs)]
-    with pytest.raises(ShapeError, match=message):
-        RaggedDot.infer(
-            *shapes, ArrayShape(ELEMENT_TYPES["s32"], group_sizes),
-            attributes=RaggedDotAttributes(**(numbers | change)), shape=shapes[0],
-        )  # fmt: skip
+def test_a_ragged_dot_that_does_not_fit_is_refused(shapes, changes, message):
+    numbers = "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}"
+    call = f"f32[8,5] ragged-dot(x, y, g), {changed(numbers, changes)}"
+    assert_refused(call, message, **dict(zip("xyg", shapes.split(), strict=True)))
 
 
-@pytest.mark.parametrize("scale", [(4, 3), (4,), (8, 2), (4, 0)])
+@pytest.mark.parametrize("scale", "4,3 4 8,2 4,0".split())
 def test_a_scale_that_does_not_divide_its_operand_is_refused(scale):
-    f8, e8 = ELEMENT_TYPES["f8e4m3fn"], ELEMENT_TYPES["f8e8m0fnu"]
-    with pytest.raises(ShapeError, match="must divide"):
-        ScaledDot.infer(
-            ArrayShape(f8, (4, 64)), ArrayShape(f8, (64, 5)), ArrayShape(e8, scale), ArrayShape(e8, (2, 5)),
-            attributes=MATMUL, shape=ArrayShape(ELEMENT_TYPES["f32"], (4, 5)),
-        )  # fmt: skip
+    call = f"f32[4,5] scaled-dot(x, y, s, t), {MATMUL_TEXT}"
+    shapes = {"x": "f8e4m3fn[4,64]", "y": "f8e4m3fn[64,5]", "s": f"f8e8m0fnu[{scale}]", "t": "f8e8m0fnu[2,5]"}
+    assert_refused(call, "must divide", **shapes)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from conformance import xla
 from hloexec.core.dtypes import element_type, element_type_of
@@ -22,9 +23,8 @@ from hloexec.ops.convolution import algorithms, convolution
 from hloexec.ops.policies.policy import POLICIES
 from hloexec.ops.relations.parts import output_size
 from tests.drawing import examples
+from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {
     "f64": np.float64,
@@ -136,7 +136,7 @@ def compare(element_type: str, text: str, products: int) -> None:
     assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
     if actual.dtype.kind == "i":
-        np.testing.assert_array_equal(actual, expected)
+        assert_array_equal(actual, expected)
         return
     wide = np.complex128 if actual.dtype.kind == "c" else np.float64
     magnitudes = [np.abs(value.astype(wide)).astype(value.dtype) for value in inputs]
@@ -182,6 +182,14 @@ def test_large_features_agree_with_xla() -> None:
 
 
 @needs_xla
+def test_a_large_gradient_of_a_kernel_agrees_with_xla() -> None:
+    image = {"f": 8, "0": 8, "1": 8, "b": 64}
+    kernel = {"i": 8, "0": 8, "1": 8, "o": 64}
+    window = (WindowDimension(8, 1, 1, 1),) * 2
+    compare("f32", text_of("f32", image, kernel, {"0": 3, "1": 3, "b": 64, "f": 64}, window), 512)
+
+
+@needs_xla
 def test_blocks_of_outputs_agree_with_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloexec.ops.convolution.convolution._BLOCK_BYTES", 4000)
     kernel = KERNELS["patches"][0]
@@ -198,7 +206,7 @@ def test_a_dilated_batch_dimension_is_a_batched_product() -> None:
         {"0": count, "b": rows, "f": columns}, window,
     )  # fmt: skip
     lhs, rhs = random_array("f64", (count, rows, depth), 0), random_array("f64", (count, depth, columns), 1)
-    np.testing.assert_allclose(evaluate(text, lhs, rhs), lhs @ rhs, rtol=0, atol=4 * depth * 2.0**-53 * 20)
+    assert_allclose(evaluate(text, lhs, rhs), lhs @ rhs, rtol=0, atol=4 * depth * 2.0**-53 * 20)
 
 
 def test_bf16_accumulates_in_f32_and_rounds_once() -> None:
@@ -230,8 +238,8 @@ def test_operands_may_be_of_different_types(planned: str) -> None:
     operands = [x.astype(element_type(name).storage) for x, name in ((a, lhs), (b, rhs))]
     found = run(module, *operands)
     assert found.dtype == element_type(result).storage
-    np.testing.assert_array_equal(found.astype(np.complex128), expected)
-    np.testing.assert_array_equal(run(module, *operands, planner=False), found)
+    assert_array_equal(found.astype(np.complex128), expected)
+    assert_array_equal(run(module, *operands, planner=False), found)
 
 
 def test_the_type_of_mixed_operands_is_inferred_as_xla_does() -> None:
@@ -285,7 +293,7 @@ def test_wrong_convolutions_are_refused(old: str, new: str, message: str) -> Non
         evaluate(GOOD.replace(old, new))
 
 
-@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "bfloat16", "int4"])
+@pytest.mark.parametrize("name", "float8_e5m2 float8_e4m3fn float8_e4m3b11fnuz bfloat16 int4".split())
 def test_patches_of_types_that_numpy_lacks_sum_up_exactly(name: str) -> None:
     dtype = np.dtype(getattr(ml_dtypes, name))
     element_type = element_type_of(dtype)
@@ -313,7 +321,7 @@ def test_pred_convolutions_say_whether_any_product_is_true() -> None:
     generator = np.random.default_rng(8)
     lhs, rhs = generator.random((2, 6, 3)) < 0.4, generator.random((3, 3, 4)) < 0.2
     (expected,) = xla.run_hlo(text, lhs, rhs)
-    np.testing.assert_array_equal(evaluate(text, lhs, rhs), expected)
+    assert_array_equal(evaluate(text, lhs, rhs), expected)
     assert 0 < expected.mean() < 1
 
 
@@ -367,10 +375,7 @@ def form(name: str, element_type: str) -> tuple[str, int]:
 def with_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
         (convolution, ("_BLOCK_BYTES", "_BLOCK_ROWS", "_BLOCK_COLUMNS", "_STORAGE_BLOCK_BYTES")),
-        (
-            algorithms,
-            ("_CHANNEL_BYTES", "_GRADIENT_BYTES", "_BLOCK_TERMS", "_PART_ROWS", "_SMALL_PRODUCTS"),
-        ),
+        (algorithms, ("_CHANNEL_BYTES", "_GRADIENT_BYTES", "_BLOCK_TERMS", "_PART_ROWS", "_SMALL_PRODUCTS")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, 7 if name in ("_BLOCK_ROWS", "_BLOCK_COLUMNS", "_PART_ROWS") else 900)
@@ -379,7 +384,7 @@ def with_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.sampled(18)
 @needs_xla
 @pytest.mark.parametrize("partial_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("element_type", ["f32", "bf16", "c64", "s32"])
+@pytest.mark.parametrize("element_type", "f32 bf16 c64 s32".split())
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_agrees_with_xla_in_blocks(
     monkeypatch: pytest.MonkeyPatch, name: str, element_type: str, partial_bytes: int
@@ -404,62 +409,12 @@ def test_cores_do_not_change_convolutions(monkeypatch: pytest.MonkeyPatch, name:
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize(
-    ("lhs", "rhs", "result", "how"),
-    [
-        ("8,8,8,64", "3,3,64,64", "8,8,8,64", "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"),
-        ("8,16,16,64", "1,1,64,64", "8,16,16,64", "window={size=1x1}, dim_labels=b01f_01io->b01f"),
-        ("8,8,8,64", "8,8,8,64", "3,3,64,64", "window={size=8x8 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf"),
-    ],
-    ids=["image by image", "one tap", "gradient of a kernel"],
-)
-def test_small_convolutions_are_shared_by_two_cores(
-    monkeypatch: pytest.MonkeyPatch, lhs: str, rhs: str, result: str, how: str
-) -> None:
-    """Blocks of the same size, an even number of them, where there is enough to multiply."""
-    module = parse(
-        f"HloModule m\nENTRY e {{\n  a = f32[{lhs}] parameter(0)\n  b = f32[{rhs}] parameter(1)\n"
-        f"  ROOT r = f32[{result}] convolution(a, b), {how}\n}}\n"
-    )
-    multiplied: list[int] = []
-
-    def noted(lhs: Any, rhs: Any, out: Any = None) -> Any:
-        multiplied.append(lhs.size * rhs.shape[-1])
-        return np.matmul(lhs, rhs, out=out)
-
-    monkeypatch.setattr(resources, "core_count", lambda: 1)
-    monkeypatch.setattr(algorithms, "matmul", noted)
-    run(module, *[random_array("f32", shape.dimensions, 0) for shape in module.entry.parameter_shapes])
-    assert len(multiplied) % 2 == 0
-    assert max(multiplied) == min(multiplied)
-
-
-@needs_xla
-def test_phases_of_a_dilated_input_take_a_core_each_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window of 3 × 3 meets 1, 2, 2 and 4 elements of an input that is dilated by 2 × 2."""
-    shared: list[list[int]] = []
-
-    def noted(function: Any, items: Any) -> None:
-        if items and isinstance(items[0], algorithms.ConvolutionViews):
-            shared.append([item.kernel.shape[1] * item.kernel.shape[2] for item in items])
-        resources.for_each(function, items)
-
-    monkeypatch.setattr(convolution, "for_each", noted)
-    text = (
-        "HloModule m\nENTRY e {\n  a = f32[2,4,4,3] parameter(0)\n  b = f32[3,3,3,5] parameter(1)\n"
-        "  ROOT r = f32[2,8,8,5] convolution(a, b), window={size=3x3 pad=1_2x1_2 lhs_dilate=2x2}, "
-        "dim_labels=b01f_01io->b01f\n}\n"
-    )
-    compare("f32", text, 27)
-    assert shared == [[4, 2, 2, 1]]
-
-
-LAYOUTS = ("b0f_0io->b0f", "0bf_oi0->0bf", "b0f_0io->0bf", "bf0_oi0->b0f", "fb0_io0->bf0")
+LAYOUTS = "b0f_0io->b0f 0bf_oi0->0bf b0f_0io->0bf bf0_oi0->b0f fb0_io0->bf0".split()
 """Those of a dump from a TPU among them; in some, input and result lie in the same order, in others not."""
 
 
 @pytest.mark.parametrize("numerics", ["reference", "exact", "tf32"])
-@pytest.mark.parametrize("element_type", ["f32", "bf16", "c64", "s32", "s8"])
+@pytest.mark.parametrize("element_type", "f32 bf16 c64 s32 s8".split())
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_large_kernel_of_one_tap(
     monkeypatch: pytest.MonkeyPatch, layout: str, element_type: str, numerics: str
@@ -482,27 +437,4 @@ def test_a_large_kernel_of_one_tap(
         f"  k = {element_type}[{shapes[1]}] parameter(1)\n"
         f"  ROOT r = {element_type}[{shapes[2]}] convolution(x, k), window={{size=1}}, dim_labels={layout}\n}}\n"
     )
-    np.testing.assert_array_equal(run(module, *given, numerics=numerics), expected.astype(DTYPES[element_type]))
-
-
-def test_a_large_kernel_of_one_tap_is_multiplied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where input and result lie in the same order, and nothing is strided, padded, dilated or grouped."""
-    monkeypatch.setattr(convolution, "_LARGE_KERNEL", 1)
-    products: list[tuple[int, ...]] = []
-    monkeypatch.setattr(
-        convolution, "multiply_into", lambda result, lhs, rhs, *_: products.append((*lhs.shape, rhs.shape[1]))
-    )
-    x, k = np.ones((2, 5, 12), np.float32), np.ones((1, 12, 7), np.float32)
-    for layout, window, result in (
-        ("b0f_0io->b0f", "size=1", "2,5,7"),
-        ("b0f_0io->0bf", "size=1", "5,2,7"),
-        ("b0f_0io->b0f", "size=1 stride=2", "2,3,7"),
-        ("b0f_0io->b0f", "size=1 pad=1_0", "2,6,7"),
-        ("b0f_0io->b0f", "size=1 lhs_dilate=2", "2,9,7"),
-    ):
-        module = parse(
-            "HloModule m\nENTRY e {\n  x = f32[2,5,12] parameter(0)\n  k = f32[1,12,7] parameter(1)\n"
-            f"  ROOT r = f32[{result}] convolution(x, k), window={{{window}}}, dim_labels={layout}\n}}\n"
-        )
-        run(module, x, k)
-    assert products == [(10, 12, 7)]
+    assert_array_equal(run(module, *given, numerics=numerics), expected.astype(DTYPES[element_type]))

@@ -21,7 +21,7 @@ _BOUND = [entry for entry in OPCODES.values() if entry.is_elementwise and entry.
 
 def _attributes(entry: Entry) -> list[Any]:
     if entry.name == "compare":
-        orders = [CompareAttributes(direction=direction) for direction in ("EQ", "NE", "GE", "GT", "LE", "LT")]
+        orders = [CompareAttributes(direction=direction) for direction in "EQ NE GE GT LE LT".split()]
         return [*orders, CompareAttributes(direction="LT", type="TOTALORDER")]
     if entry.name == "reduce-precision":
         return [
@@ -120,7 +120,7 @@ def _agree(
     return True
 
 
-@pytest.mark.parametrize("name", ["add", "erf", "maximum", "compare"])
+@pytest.mark.parametrize("name", "add erf maximum compare".split())
 def test_bound_kernels_of_scalars_take_a_batch(name: str) -> None:
     """Called computations are run on many scalars at once."""
     entry = OPCODES[name]

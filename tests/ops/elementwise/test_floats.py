@@ -6,19 +6,22 @@ import warnings
 from math import copysign
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import narrow
 from hloexec.ops.elementwise.arithmetic import fill_maximum, fill_minimum, maximum, minimum
+from hloexec.ops.elementwise.formula import choose, choose_by_mask, mask_into, mask_type
 from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import FLOATS, crossed, elements
 
-_BINARY = ["add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum"]
-_UNARY = ["abs", "ceil", "floor", "round-nearest-afz", "round-nearest-even", "sign", "negate", "real", "imag"]
-_REDUCED = ["f16", "bf16", "f32", "f64", "f8e5m2"]
+_BINARY = "add subtract multiply divide remainder maximum minimum".split()
+_UNARY = "abs ceil floor round-nearest-afz round-nearest-even sign negate real imag".split()
+_REDUCED = "f16 bf16 f32 f64 f8e5m2".split()
 _PRECISIONS = [(5, 2), (8, 7), (5, 10), (3, 1), (1, 3), (11, 3)]
 
 
@@ -83,7 +86,7 @@ def test_the_total_order_is_that_of_sign_and_magnitude(name: str) -> None:
     for direction, relation in expected.items():
         attributes = f"direction={direction}, type=TOTALORDER"
         found = _result("compare", lhs, rhs, result=f"pred[{lhs.size}]", attributes=attributes)
-        np.testing.assert_array_equal(found, relation)
+        assert_array_equal(found, relation)
 
 
 @pytest.mark.parametrize("name", _TOGETHER)
@@ -129,7 +132,7 @@ def test_reduce_precision_rounds_denormals_at_their_own_last_place() -> None:
     # With two bits of mantissa the denormals of f16's exponents are the multiples of 2**-16.
     values = np.array([2.0**-23, 2.0**-16, 2.0**-17, 1.5 * 2.0**-16, -2.5 * 2.0**-16], np.float16)
     result = _result("reduce-precision", values, result="f16[5]", attributes="exponent_bits=5, mantissa_bits=2")
-    np.testing.assert_array_equal(result.astype(np.float64) * 2.0**16, [0, 1, 0, 2, -2])
+    assert_array_equal(result.astype(np.float64) * 2.0**16, [0, 1, 0, 2, -2])
 
 
 def test_minimum_and_maximum_tell_zeros_apart() -> None:
@@ -150,22 +153,22 @@ def test_extrema_of_many_numbers_and_one_are_those_of_each_pair(dtype: type, cou
 
     many, out = np.resize(single, count), np.empty(count, dtype)
     for one in single:
-        for choose, function, fill in ((max, maximum, fill_maximum), (min, minimum, fill_minimum)):
-            values = np.array([chosen(choose, float(number), float(one)) for number in single], dtype)
+        for larger, function, fill in ((max, maximum, fill_maximum), (min, minimum, fill_minimum)):
+            values = np.array([chosen(larger, float(number), float(one)) for number in single], dtype)
             expected = np.resize(values, count)
             signs = np.signbit(expected)[expected == expected]
             for pair in ((many, one.reshape(1)), (one.reshape(1), many)):
                 fill(*pair, out)
                 for found in (function(*pair), out):
-                    np.testing.assert_array_equal(found, expected)
+                    assert_array_equal(found, expected)
                     assert np.array_equal(np.signbit(found)[expected == expected], signs)
 
 
 def test_denormals_are_kept() -> None:
     tiny = np.array([1e-40, -1e-45], np.float32)
     one = np.ones(2, np.float32)
-    np.testing.assert_array_equal(_result("multiply", tiny, one, result="f32[2]"), tiny)
-    np.testing.assert_array_equal(_result("add", tiny, tiny, result="f32[2]"), tiny + tiny)
+    assert_array_equal(_result("multiply", tiny, one, result="f32[2]"), tiny)
+    assert_array_equal(_result("add", tiny, tiny, result="f32[2]"), tiny + tiny)
 
 
 def test_remainder_is_exact_and_has_the_sign_of_the_dividend() -> None:
@@ -192,14 +195,14 @@ def test_no_warning_escapes() -> None:
     values = elements("f32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for opcode in ("exponential", "log", "sqrt", "rsqrt", "acos", "atanh", "sine"):
+        for opcode in "exponential log sqrt rsqrt acos atanh sine".split():
             _result(opcode, values, result=f"f32[{values.size}]")
         _result("divide", values, np.zeros_like(values), result=f"f32[{values.size}]")
         _result("convert", values, result=f"s8[{values.size}]")
         _result("convert", values.astype(np.float64) * 1e300, result=f"bf16[{values.size}]")
 
 
-@pytest.mark.parametrize("name", ["f32", "bf16", "f8e4m3fn", "f64", "s4", "pred", "c64"])
+@pytest.mark.parametrize("name", "f32 bf16 f8e4m3fn f64 s4 pred c64".split())
 def test_operations_take_scalars_and_empty_arrays(name: str) -> None:
     values = elements(name)
     for operand in (values[1].reshape(()), values[:0].reshape(0, 3)):
@@ -210,3 +213,77 @@ def test_operations_take_scalars_and_empty_arrays(name: str) -> None:
         assert _result("compare", operand, operand, result=pred, attributes="direction=EQ").shape == operand.shape
         assert _result("select", operand == operand, operand, operand, result=shape).shape == operand.shape
         assert _result("convert", operand, result=shape.replace(name, "f16")).dtype == np.float16
+
+
+_TYPES = (
+    np.bool_,
+    np.int8,
+    ml_dtypes.int4,
+    ml_dtypes.bfloat16,
+    np.float16,
+    np.float32,
+    np.int64,
+    np.complex64,
+    np.complex128,
+)
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+@pytest.mark.parametrize("sizes", [(), (3,), (40, 50), (0, 7)])
+def test_choose_agrees_with_where(dtype: type, sizes: tuple[int, ...]) -> None:
+    generator = np.random.default_rng(3)
+    pred = generator.integers(0, 2, sizes).astype(np.bool_)
+    first, second = (generator.integers(-8, 8, sizes).astype(np.float32).astype(dtype) for _ in range(2))
+    for on_true, on_false in ((first, second), (first, np.broadcast_to(second.reshape(-1)[:1].sum(), sizes))):
+        on_false = np.asarray(on_false, dtype)
+        chosen = choose(pred, on_true, on_false)
+        expected = np.where(pred, on_true, on_false)
+        assert chosen.dtype == expected.dtype
+        assert chosen.shape == expected.shape
+        assert chosen.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", _TYPES)
+def test_choose_between_numbers_agrees_with_where(dtype: type) -> None:
+    generator = np.random.default_rng(5)
+    pred = generator.integers(0, 2, (40, 50)).astype(np.bool_)
+    on_true, on_false = (np.array([number], np.float32).astype(dtype) for number in (-3, 5))
+    chosen = choose(pred, on_true, on_false)
+    expected = np.where(pred, on_true, on_false)
+    assert chosen.dtype == expected.dtype
+    assert chosen.shape == expected.shape
+    assert chosen.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in _TYPES if dtype is not np.complex128])
+@pytest.mark.parametrize("numbers", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("is_zero", [False, True])
+def test_choosing_by_a_mask_agrees_with_where(dtype: type, numbers: tuple[int, ...], is_zero: bool) -> None:
+    """`numbers` are the operands that are one number everywhere; `is_zero` makes that number +0."""
+    generator = np.random.default_rng(7)
+    pred = generator.integers(0, 2, (40, 50)).astype(np.bool_)
+    operands = [generator.integers(-8, 8, (40, 50)).astype(np.float32).astype(dtype) for _ in range(2)]
+    for place in numbers:
+        operands[place] = np.array([0 if is_zero else place - 3], np.float32).astype(dtype)
+    width = mask_type(np.dtype(dtype))
+    assert width is not None
+    mask, chosen = np.empty((40, 50), width), np.empty((40, 50), dtype)
+    mask_into(pred, mask)
+    choose_by_mask(mask, *operands, chosen)
+    assert chosen.tobytes() == np.where(pred, *operands).tobytes()
+
+
+def test_choose_keeps_every_bit_of_a_nan() -> None:
+    bits = np.random.default_rng(4).integers(0, 1 << 32, 4096, np.uint32) | np.uint32(0x7F800000)
+    pred = np.arange(4096) % 3 == 0
+    values = bits.view(np.float32)
+    chosen = choose(pred, values, values[::-1])
+    assert_array_equal(chosen.view(np.uint32), np.where(pred, bits, bits[::-1]))
+
+
+def test_choose_takes_operands_of_any_strides() -> None:
+    generator = np.random.default_rng(5)
+    first = generator.normal(size=(60, 50)).astype(np.float32).T
+    second = generator.normal(size=(50, 120)).astype(np.float32)[:, ::-2]
+    pred = first < second
+    assert_array_equal(choose(pred, first, second), np.minimum(first, second))

@@ -14,11 +14,11 @@ from tests.families import of_each_family
 from tests.ops.against_xla import Case, assert_same_as_xla, evaluated, module_text
 from tests.ops.elements import INTEGERS, crossed, elements
 
-_BINARY = [
-    "add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "and", "or", "xor",
-    "shift-left", "shift-right-arithmetic", "shift-right-logical",
-]  # fmt: skip
-_DIRECTIONS = ["EQ", "NE", "GE", "GT", "LE", "LT"]
+_BINARY = (
+    "add subtract multiply divide remainder maximum minimum and or xor shift-left shift-right-arithmetic "
+    "shift-right-logical"
+).split()  # fmt: skip
+_DIRECTIONS = "EQ NE GE GT LE LT".split()
 
 
 def _evaluated(opcode: str, result: str, *operands: np.ndarray) -> list[int]:
@@ -64,7 +64,7 @@ def test_powers_have_the_bits_of_xla() -> None:
 def test_operations_on_pred_have_the_bits_of_xla() -> None:
     pred = elements("pred")
     lhs, rhs = crossed(pred, pred)
-    cases = [Case(o, [lhs, rhs], "pred[4]") for o in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")]
+    cases = [Case(o, [lhs, rhs], "pred[4]") for o in "add multiply maximum minimum and or xor".split()]
     cases += [Case("compare", [lhs, rhs], "pred[4]", f"direction={d}") for d in _DIRECTIONS]
     cases.append(Case("not", [pred], "pred[2]"))
     assert_same_as_xla(cases)

@@ -14,14 +14,13 @@ from conformance.cell import shape_of, text_of
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import ArrayShape
-from hloexec.errors import ShapeError
 from hloexec.ops.indexing.dynamic_slice import DynamicSlice, DynamicSliceAttributes, DynamicUpdateSlice
 from hloexec.ops.indexing.fast.indexing import FastDynamicSlice, FastDynamicUpdateSlice, FastGather
 from hloexec.ops.indexing.gather import Gather, GatherAttributes
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, module_text, random_array
-from tests.ops.evaluation import evaluate
-from tests.ops.indexing.index_windows import braces, draw_indices, draw_windows
+from tests.ops.evaluation import assert_refused, evaluate
+from tests.ops.indexing.index_windows import braces, changed, draw_indices, draw_windows
 
 TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
 
@@ -141,7 +140,7 @@ def test_gather_of_every_element_type_is_that_of_xla() -> None:
     assert_same_as_xla(cases)
 
 
-@pytest.mark.parametrize("name", ["s2", "u2", "s4", "u4"])
+@pytest.mark.parametrize("name", "s2 u2 s4 u4".split())
 def test_sub_byte_indices_count_like_any_other(name: str) -> None:
     # XLA:CPU does not take indices this narrow; a wider type holds the same numbers.
     operand = np.arange(12, dtype=np.int32).reshape(3, 4)
@@ -202,51 +201,51 @@ ENTRY e {
     assert [result.tolist() for result in results] == [[3, 0, 0], [1, 2, 8], [1, 0], [[1, 2, 3], [1, 2, 3]]]
 
 
-F32, S32 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["s32"]
-MATRIX, INDEX = ArrayShape(F32, (3, 4)), ArrayShape(S32)
-
-
-def _gather(indices: ArrayShape = ArrayShape(S32, (5, 1)), **changes: Any) -> Any:  # noqa: B008
-    attributes = {
-        "offset_dims": (1,), "collapsed_slice_dims": (0,), "start_index_map": (0,), "index_vector_dim": 1,
-        "slice_sizes": (1, 4),
-    } | changes  # fmt: skip
-    return Gather.infer(MATRIX, indices, attributes=GatherAttributes(**attributes))
-
-
-def _dynamic_slice(*starts: ArrayShape, window: Any = (1, 1)) -> Any:
-    return DynamicSlice.infer(MATRIX, *starts, attributes=DynamicSliceAttributes(dynamic_slice_sizes=window))
+GATHERED = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}"
+SHAPES = {
+    "m": "f32[3,4]", "s": "s32[]", "z": "f32[]", "l": "s64[]", "o": "s32[1]", "k": "s32[3]", "q": "f32[4,4]", "v": "f32[4]", "n": "s32[1,1]",
+    "f": "f32[5,1]", "i": "s32[5,1]", "w": "s32[5,2]", "b": "s32[3,1]",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("infer", "message"),
+    ("call", "message"),
     [
-        (lambda: _dynamic_slice(INDEX), "one start index per dimension"),
-        (lambda: _dynamic_slice(INDEX, ArrayShape(F32)), "must be integers"),
-        (lambda: _dynamic_slice(INDEX, ArrayShape(ELEMENT_TYPES["s64"])), "one element type"),
-        (lambda: _dynamic_slice(INDEX, ArrayShape(S32, (1,))), "must be scalars"),
-        (lambda: _dynamic_slice(ArrayShape(S32, (3,))), "one element per dimension"),
-        (lambda: _dynamic_slice(INDEX, INDEX, window=(4, 1)), "a size within it"),
-        (lambda: _dynamic_slice(INDEX, INDEX, window=(1,)), "a size within it"),
-        (lambda: DynamicUpdateSlice.infer(MATRIX, ArrayShape(F32, (4, 4)), INDEX, INDEX), "must fit into the operand"),
-        (lambda: DynamicUpdateSlice.infer(MATRIX, ArrayShape(F32, (4,)), INDEX, INDEX), "must fit into the operand"),
-        (lambda: DynamicUpdateSlice.infer(MATRIX, ArrayShape(S32, (1, 1)), INDEX, INDEX), "same element type"),
-        (lambda: _gather(ArrayShape(F32, (5, 1))), "must be integers"),
-        (lambda: _gather(index_vector_dim=3), "index_vector_dim 3"),
-        (lambda: _gather(start_index_map=(0, 1)), "one operand dimension for each of the 1 components"),
-        (lambda: _gather(start_index_map=(2,)), "names dimension 2"),
-        (lambda: _gather(ArrayShape(S32, (5, 2)), start_index_map=(0, 0)), "repeats a dimension"),
-        (lambda: _gather(slice_sizes=(2, 4)), "its slice size must be 1"),
-        (lambda: _gather(slice_sizes=(1, 5)), "a size within it"),
-        (lambda: _gather(collapsed_slice_dims=()), "offset_dims must name"),
-        (lambda: _gather(offset_dims=(2,)), "names dimension 2"),
-        (lambda: _gather(collapsed_slice_dims=(1, 0), slice_sizes=(1, 1), offset_dims=()), "must be sorted"),
-        (lambda: _gather(operand_batching_dims=(1,)), "equal length"),
-        (lambda: _gather(operand_batching_dims=(1,), start_indices_batching_dims=(1,)), "must not contain index_vector_dim"),
-        (lambda: _gather(operand_batching_dims=(1,), start_indices_batching_dims=(0,)), "must be of one size"),
-        (lambda: _gather(ArrayShape(S32, (3, 1)), operand_batching_dims=(0,), start_indices_batching_dims=(0,)), "no dimension in common"),
+        ("f32[1,1] dynamic-slice(m, s), dynamic_slice_sizes={1,1}", "one start index per dimension"),
+        ("f32[1,1] dynamic-slice(m, s, z), dynamic_slice_sizes={1,1}", "must be integers"),
+        ("f32[1,1] dynamic-slice(m, s, l), dynamic_slice_sizes={1,1}", "one element type"),
+        ("f32[1,1] dynamic-slice(m, s, o), dynamic_slice_sizes={1,1}", "must be scalars"),
+        ("f32[1,1] dynamic-slice(m, k), dynamic_slice_sizes={1,1}", "one element per dimension"),
+        ("f32[1,1] dynamic-slice(m, s, s), dynamic_slice_sizes={4,1}", "a size within it"),
+        ("f32[1,1] dynamic-slice(m, s, s), dynamic_slice_sizes={1}", "a size within it"),
+        ("f32[3,4] dynamic-update-slice(m, q, s, s)", "must fit into the operand"),
+        ("f32[3,4] dynamic-update-slice(m, v, s, s)", "must fit into the operand"),
+        ("f32[3,4] dynamic-update-slice(m, n, s, s)", "same element type"),
     ],
 )  # fmt: skip
-def test_shape_rules_say_what_is_wrong(infer: Any, message: str) -> None:
-    with pytest.raises(ShapeError, match=message):
-        infer()
+def test_shape_rules_of_dynamic_slices_say_what_is_wrong(call: str, message: str) -> None:
+    assert_refused(call, message, **SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("indices", "changes", "message"),
+    [
+        ("f", "", "must be integers"),
+        ("i", "index_vector_dim=3", "index_vector_dim 3"),
+        ("i", "start_index_map={0,1}", "one operand dimension for each of the 1 components"),
+        ("i", "start_index_map={2}", "names dimension 2"),
+        ("w", "start_index_map={0,0}", "repeats a dimension"),
+        ("i", "slice_sizes={2,4}", "its slice size must be 1"),
+        ("i", "slice_sizes={1,5}", "a size within it"),
+        ("i", "collapsed_slice_dims={}", "offset_dims must name"),
+        ("i", "offset_dims={2}", "names dimension 2"),
+        ("i", "collapsed_slice_dims={1,0} slice_sizes={1,1} offset_dims={}", "must be sorted"),
+        ("i", "operand_batching_dims={1}", "equal length"),
+        ("i", "operand_batching_dims={1} start_indices_batching_dims={1}", "must not contain index_vector_dim"),
+        ("i", "operand_batching_dims={1} start_indices_batching_dims={0}", "must be of one size"),
+        ("b", "operand_batching_dims={0} start_indices_batching_dims={0}", "no dimension in common"),
+    ],
+)  # fmt: skip
+def test_the_shape_rule_of_a_gather_says_what_is_wrong(indices: str, changes: str, message: str) -> None:
+    call = f"f32[5,4] gather(m, {indices}), {changed(GATHERED, changes)}"
+    assert_refused(call, message, **SHAPES)

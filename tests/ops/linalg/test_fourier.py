@@ -11,9 +11,8 @@ import hloexec
 from conformance import xla
 from conformance.cell import text_of
 from hloexec.errors import ShapeError
+from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 COMPLEX_OF_REAL = {"f32": "c64", "f64": "c128"}
 DTYPES: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128}
@@ -119,7 +118,7 @@ def test_wrong_transforms_are_refused(text: str, message: str) -> None:
         evaluate(text)
 
 
-@pytest.mark.parametrize("numerics", ["reference", "exact", "ftz", "random-rounding:3"])
+@pytest.mark.parametrize("numerics", "reference exact ftz random-rounding:3".split())
 @pytest.mark.parametrize("kinds", [("FFT", "IFFT"), ("IFFT", "FFT")])
 def test_a_transform_in_the_memory_of_its_operand_gives_the_same_bits(kinds: tuple[str, str], numerics: str) -> None:
     first, second = kinds

@@ -7,12 +7,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from conformance import xla
 from hloexec.errors import ShapeError
+from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128}
 UNIT = {"f32": 2.0**-24, "f64": 2.0**-53, "c64": 2.0**-24, "c128": 2.0**-53}
@@ -64,7 +64,7 @@ def test_only_the_matrices_that_are_not_positive_definite_become_nan(lower: bool
     text = cholesky("f32[4,2,2]", lower)
     (expected,) = xla.run_hlo(text, matrices)
     actual = evaluate(text, matrices)
-    np.testing.assert_array_equal(actual[1], expected[1])
+    assert_array_equal(actual[1], expected[1])
     # XLA:CPU leaves zeros in the triangle that is no part of the factor in some of these cases.
     assert np.isnan(actual[[0, 2, 3]]).all()
     assert np.isnan(expected[[0, 2, 3]]).any((-1, -2)).all()
@@ -73,7 +73,7 @@ def test_only_the_matrices_that_are_not_positive_definite_become_nan(lower: bool
 def test_narrow_matrices_factor_in_f32_and_round_once() -> None:
     matrix = np.array([[3, 1], [1, 3]], ml_dtypes.bfloat16)
     wide = evaluate(cholesky("f32[2,2]", True), matrix.astype(np.float32))
-    np.testing.assert_array_equal(evaluate(cholesky("bf16[2,2]", True), matrix), wide.astype(ml_dtypes.bfloat16))
+    assert_array_equal(evaluate(cholesky("bf16[2,2]", True), matrix), wide.astype(ml_dtypes.bfloat16))
 
 
 def triangular_solve(a: str, b: str, **options: object) -> str:

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape, Layout
 from hloexec.errors import ShapeError, UnsupportedError
+from hloexec.language.text.shapes import parse_shape
 from hloexec.ops.movement.bitcast import Bitcast, BitcastConvert
 from hloexec.ops.movement.fast.movement import FastBitcast
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
+from tests.ops.evaluation import assert_refused
 
 S32, F32 = ELEMENT_TYPES["s32"], ELEMENT_TYPES["f32"]
 
@@ -28,7 +31,8 @@ def _shape(dimensions: Any, minor_to_major: Any = None, tiles: Any = (), element
     return ArrayShape(element_type, tuple(dimensions), Layout(order, tiles=tuple(map(tuple, tiles))))
 
 
-def _bitcast(operand: Any, source: ArrayShape, result: ArrayShape) -> Any:
+def _bitcast(operand: Any, source: str | ArrayShape, result: str | ArrayShape) -> Any:
+    source, result = (parse_shape(each) if isinstance(each, str) else each for each in (source, result))
     inferred = Bitcast.infer(source, shape=result)
     assert inferred.compatible(result)
     value = Bitcast.evaluate(operand, shape=result, operand_shapes=(source,))
@@ -36,7 +40,7 @@ def _bitcast(operand: Any, source: ArrayShape, result: ArrayShape) -> Any:
     assert value.dtype == result.element_type.storage
     bound = FastBitcast.bind(shape=result, operand_shapes=(source,))
     if bound is not None:
-        np.testing.assert_array_equal(bound(operand), value, strict=True)
+        assert_array_equal(bound(operand), value, strict=True)
     return value
 
 
@@ -136,7 +140,7 @@ def test_bitcast_keeps_the_physical_position_of_every_element(
 ) -> None:
     source, result = shapes
     operand = restrided(np.arange(1, source.element_count + 1, dtype=np.int32).reshape(source.dimensions), manner)
-    np.testing.assert_array_equal(_bitcast(operand, source, result), _expected(operand, source, result))
+    assert_array_equal(_bitcast(operand, source, result), _expected(operand, source, result))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -148,32 +152,32 @@ def test_bitcast_between_equal_tiles_moves_leading_dimensions_only(dimensions: l
     source, result = _shape(dimensions, tiles=tiles), _shape([1, *dimensions], tiles=tiles)
     operand = np.arange(source.element_count, dtype=np.int32).reshape(dimensions)
     value = _bitcast(operand, source, result)
-    np.testing.assert_array_equal(value, operand[None])
+    assert_array_equal(value, operand[None])
     if not any(-1 in tile for tile in tiles):
         assert np.shares_memory(value, operand)
 
 
 def test_bitcast_of_a_transposed_layout_is_a_view_of_an_array_that_lies_so() -> None:
     operand = np.arange(12, dtype=np.int32).reshape(4, 3).T
-    value = _bitcast(operand, _shape((3, 4), (0, 1)), _shape((4, 3)))
+    value = _bitcast(operand, "s32[3,4]{0,1}", "s32[4,3]{1,0}")
     assert np.shares_memory(value, operand)
     assert value.tolist() == np.arange(12).reshape(4, 3).tolist()
 
 
 def test_bitcast_to_a_smaller_result_is_the_front_of_the_operand() -> None:
     operand = np.arange(12, dtype=np.int32).reshape(3, 4)
-    assert _bitcast(operand, _shape((3, 4)), _shape((2, 4))).tolist() == operand[:2].tolist()
-    assert _bitcast(operand, _shape((3, 4), (0, 1)), _shape((3,))).tolist() == [0, 4, 8]
+    assert _bitcast(operand, "s32[3,4]{1,0}", "s32[2,4]{1,0}").tolist() == operand[:2].tolist()
+    assert _bitcast(operand, "s32[3,4]{0,1}", "s32[3]{0}").tolist() == [0, 4, 8]
 
 
 def test_bitcast_reinterprets_an_element_type_of_the_same_width() -> None:
     operand = np.array([[1.0, -2.0]], np.float32)
-    value = _bitcast(operand, _shape((1, 2), element_type=F32), _shape((2,)))
+    value = _bitcast(operand, "f32[1,2]{1,0}", "s32[2]{0}")
     assert value.tolist() == [0x3F800000, -0x40000000]
 
 
 def test_bitcast_reinterprets_an_element_type_of_another_width_where_the_bits_agree() -> None:
-    value = _bitcast(np.array([0x01020304], np.int32), _shape((1,)), _shape((4,), element_type=ELEMENT_TYPES["u8"]))
+    value = _bitcast(np.array([0x01020304], np.int32), "s32[1]{0}", "u8[4]{0}")
     assert value.tolist() == [4, 3, 2, 1]
 
 
@@ -196,17 +200,26 @@ def test_bitcast_of_runtime_extents_is_a_reshape() -> None:
 @pytest.mark.parametrize(
     ("source", "result", "message"),
     [
-        (_shape((2, 3)), _shape((7,)), "must not need more bits"),
-        (_shape((2, 3), (0, 0)), _shape((6,)), "must order its 2 dimensions"),
-        (_shape((2, 3), (0,)), _shape((6,)), "must order its 2 dimensions"),
-        (_shape((2, 3), tiles=((0, 2),)), _shape((6,)), "needs positive sizes"),
-        (_shape((2, 3), tiles=((2, -1),)), _shape((6,)), "needs positive sizes"),
-        (ArrayShape(ELEMENT_TYPES["token"]), _shape((6,)), "must be an array"),
+        ("s32[2,3]", "s32[7]", "must not need more bits"),
+        ("token[]", "s32[6]", "must be an array"),
     ],
 )
-def test_bitcast_says_what_is_wrong(source: ArrayShape, result: ArrayShape, message: str) -> None:
+def test_bitcast_says_what_is_wrong(source: str, result: str, message: str) -> None:
+    assert_refused(f"{result} bitcast(a)", message, a=source)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout((0, 0)), "must order its 2 dimensions"),
+        (Layout((0,)), "must order its 2 dimensions"),
+        (Layout((1, 0), tiles=((0, 2),)), "needs positive sizes"),
+        (Layout((1, 0), tiles=((2, -1),)), "needs positive sizes"),
+    ],
+)
+def test_layouts_that_no_text_has_are_refused(layout: Layout, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
-        Bitcast.infer(source, shape=result)
+        Bitcast.infer(ArrayShape(S32, (2, 3), layout), shape=ArrayShape(S32, (6,)))
 
 
 # XLA:CPU takes no arrays of one-bit integers; its importer counts pred as one bit here, HLO's own rule as eight.

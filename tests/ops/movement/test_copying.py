@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
+from numpy.testing import assert_array_equal
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.common import reshaped, row_major
@@ -20,7 +21,7 @@ CASES = [
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("name", ["f32", "bf16", "s8", "s4", "f64", "pred", "c64", "c128"])
+@pytest.mark.parametrize("name", "f32 bf16 s8 s4 f64 pred c64 c128".split())
 @pytest.mark.parametrize(("shape", "order"), CASES)
 def test_a_copy_has_the_elements_of_its_source(name: str, shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     numbers = np.random.default_rng(0).integers(0, 8, shape)
@@ -29,9 +30,9 @@ def test_a_copy_has_the_elements_of_its_source(name: str, shape: tuple[int, ...]
     assert copied.flags.c_contiguous
     assert copied.dtype == source.dtype
     assert not np.shares_memory(copied, source)
-    np.testing.assert_array_equal(copied, source)
+    assert_array_equal(copied, source)
     flat = reshaped(source, (source.size,))
-    np.testing.assert_array_equal(flat, source.reshape(-1))
+    assert_array_equal(flat, source.reshape(-1))
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,12 @@ def test_a_copy_has_the_elements_of_its_source(name: str, shape: tuple[int, ...]
         np.zeros((0, 1024, 2048)).T,
         np.array(3.0),
     ],
-    ids=["reversed", "broadcast", "strided", "overlapping", "empty", "scalar"],
+    ids="reversed broadcast strided overlapping empty scalar".split(),
 )
 def test_any_strides_can_be_copied(source: np.ndarray) -> None:
     copied = row_major(source)
     assert copied.flags.c_contiguous
-    np.testing.assert_array_equal(copied, source)
+    assert_array_equal(copied, source)
 
 
 def test_reshaping_copies_only_what_strides_cannot_express() -> None:
@@ -57,4 +58,4 @@ def test_reshaping_copies_only_what_strides_cannot_express() -> None:
     assert np.shares_memory(reshaped(source, (2, 1024, 32, 32)), source)
     across = reshaped(source, (1 << 21,))
     assert not np.shares_memory(across, source)
-    np.testing.assert_array_equal(across, source.reshape(-1))
+    assert_array_equal(across, source.reshape(-1))

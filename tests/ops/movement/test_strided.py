@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance.cell import text_of
 from hloexec import testing
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.ir import ArrayShape, PaddingDimension, SliceDimension
+from hloexec.core.ir import PaddingDimension
 from hloexec.errors import ShapeError
-from hloexec.ops.movement.assembly import Concatenate, ConcatenateAttributes, Iota, IotaAttributes, Pad, PadAttributes
-from hloexec.ops.movement.strided import (
-    Broadcast,
-    BroadcastAttributes,
-    Reshape,
-    ReshapeAttributes,
-    Reverse,
-    ReverseAttributes,
-    Slice,
-    SliceAttributes,
-    Transpose,
-    TransposeAttributes,
-)
+from hloexec.language.text.shapes import parse_shape
+from hloexec.ops.common import strided
+from hloexec.ops.movement.assembly import Pad, PadAttributes
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array
-from tests.ops.evaluation import evaluate
+from tests.ops.evaluation import assert_refused, evaluate
 
 # XLA:CPU takes no arrays of one-bit integers.
 TYPES = [name for name, entry in ELEMENT_TYPES.items() if entry.is_array and name not in ("s1", "u1")]
@@ -163,7 +156,7 @@ def test_data_movement_is_that_of_xla(cases: list[Case]) -> None:
     assert_same_as_xla(cases)
 
 
-@pytest.mark.parametrize("opcode", ["transpose", "pad", "reverse", "slice", "broadcast", "copy", "reshape"])
+@pytest.mark.parametrize("opcode", "transpose pad reverse slice broadcast copy reshape".split())
 def test_every_element_type_moves_as_in_xla(opcode: str) -> None:
     attributes = {
         "transpose": ("4,3", "dimensions={1,0}"),
@@ -197,10 +190,10 @@ def test_iota_beyond_the_exact_integers_of_f32_rounds_as_in_xla() -> None:
     for name in ("f32", "bf16", "u8"):
         this = text.replace("NAME", name)
         (expected,) = xla.run_hlo(this)
-        np.testing.assert_array_equal(evaluate(this).astype(np.float64), expected.astype(np.float64))
+        assert_array_equal(evaluate(this).astype(np.float64), expected.astype(np.float64))
 
 
-@pytest.mark.parametrize("name", ["s2", "u2", "s1", "u1"])
+@pytest.mark.parametrize("name", "s2 u2 s1 u1".split())
 def test_concatenate_of_the_narrowest_integers_keeps_every_element(name: str) -> None:
     first, second = (random_array(seed, (3, 2), ELEMENT_TYPES[name].storage) for seed in (1, 2))
     text = f"HloModule m\nENTRY e {{\n a = {name}[3,2] parameter(0)\n b = {name}[3,2] parameter(1)\n ROOT r = {name}[6,2] concatenate(a, b), dimensions={{0}}\n}}"
@@ -213,7 +206,7 @@ def test_concatenate_of_mixed_float_widths_converts_to_the_declared_type() -> No
     wide = random_array(2, (2,), np.float32)
     text = "HloModule m\nENTRY e {\n a = bf16[3] parameter(0)\n b = f32[2] parameter(1)\n ROOT r = f32[5] concatenate(a, b), dimensions={0}\n}"
     result = evaluate(text, narrow, wide)
-    np.testing.assert_array_equal(result, [*narrow.astype(np.float32), *wide])
+    assert_array_equal(result, [*narrow.astype(np.float32), *wide])
 
 
 @pytest.mark.parametrize(
@@ -248,41 +241,86 @@ def test_what_is_reversed_lies_in_memory_in_its_own_order() -> None:
     assert min(evaluate(text, np.arange(24, dtype=np.int32).reshape(2, 3, 4)).strides) > 0
 
 
-F32 = ELEMENT_TYPES["f32"]
-MATRIX = ArrayShape(F32, (3, 4))
-VECTOR = ArrayShape(F32, (3,))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("f32[3,4] broadcast(m), dimensions={0}", "must name one result dimension"),
+        ("f32[3,4] broadcast(v), dimensions={2}", "dimension 2, but the dimensions are 0 to 1"),
+        ("f32[3,4] broadcast(v), dimensions={1}", "must be of one size"),
+        ("f32[3,4] broadcast(m), dimensions={0,0}", "repeats a dimension"),
+        ("f32[3,4] broadcast(d), dimensions={0}", "both must be dynamic or neither"),
+        ("f32[3] reshape(m)", "keep the number of elements"),
+        ("f32[3,4] reshape(m), inferred_dimension=7", "inferred_dimension 7"),
+        ("f32[3,4] transpose(m), dimensions={0,0}", "permutation"),
+        ("f32[3,4] transpose(m), dimensions={0}", "permutation"),
+        ("f32[3] slice(v), slice={[0:4]}", "limit <= 3"),
+        ("f32[3] slice(v), slice={[2:1]}", "start <= limit"),
+        ("f32[1] slice(v), slice={[0:1:0]}", "positive stride"),
+        ("f32[3] slice(v), slice={}", "one range per dimension"),
+        ("f32[3,4] concatenate(m, v), dimensions={0}", "may differ in dimension 0 only"),
+        ("f32[3] concatenate(v), dimensions={1}", "dimension 1 is not one"),
+        ("f32[6] concatenate(v, i), dimensions={0}", "same element type"),
+        ("f32[3] pad(v, v), padding=0_0", "must be a scalar"),
+        ("f32[3] pad(v, z), padding=-2_-2", "negative size -1"),
+        ("f32[3] reverse(v), dimensions={0,0}", "repeats a dimension"),
+        ("f32[3] reverse(v), dimensions={-1}", "dimension -1"),
+        ("f32[] iota(), iota_dimension=0", "iota_dimension 0"),
+        ("pred[3] iota(), iota_dimension=0", "integer, floating-point or complex"),
+        ("token[] transpose(t), dimensions={}", "must be an array"),
+        ("f32[12] reshape(e)", "must leave one dynamic dimension"),
+    ],
+)  # fmt: skip
+def test_shape_rules_say_what_is_wrong(call: str, message: str) -> None:
+    shapes = {
+        "m": "f32[3,4]",
+        "v": "f32[3]",
+        "d": "f32[<=3]",
+        "e": "f32[<=2,6]",
+        "i": "s32[3]",
+        "z": "f32[]",
+        "t": "token[]",
+    }
+    assert_refused(call, message, **shapes)
+
+
+def test_no_elements_are_taken_away_between_others() -> None:
+    """The text has no way to say so."""
+    vector, scalar = (parse_shape(text) for text in ("f32[3]", "f32[]"))
+    with pytest.raises(ShapeError, match="must not be negative"):
+        Pad.infer(vector, scalar, attributes=PadAttributes(padding=(PaddingDimension(0, 0, -1),)))
+
+
+WHOLE = np.arange(48, dtype=np.int32).reshape(6, 8)
 
 
 @pytest.mark.parametrize(
-    ("infer", "message"),
+    ("array", "dimensions", "strides"),
     [
-        (lambda: Broadcast.infer(MATRIX, attributes=BroadcastAttributes(dimensions=(0,)), shape=MATRIX), "must name one result dimension"),
-        (lambda: Broadcast.infer(VECTOR, attributes=BroadcastAttributes(dimensions=(2,)), shape=MATRIX), "dimension 2, but the dimensions are 0 to 1"),
-        (lambda: Broadcast.infer(VECTOR, attributes=BroadcastAttributes(dimensions=(1,)), shape=MATRIX), "must be of one size"),
-        (lambda: Broadcast.infer(MATRIX, attributes=BroadcastAttributes(dimensions=(0, 0)), shape=MATRIX), "repeats a dimension"),
-        (lambda: Broadcast.infer(ArrayShape(F32, (3,), dynamic_dimensions=(True,)), attributes=BroadcastAttributes(dimensions=(0,)), shape=MATRIX), "both must be dynamic or neither"),
-        (lambda: Reshape.infer(MATRIX, attributes=ReshapeAttributes(), shape=VECTOR), "keep the number of elements"),
-        (lambda: Reshape.infer(MATRIX, attributes=ReshapeAttributes(inferred_dimension=7), shape=MATRIX), "inferred_dimension 7"),
-        (lambda: Transpose.infer(MATRIX, attributes=TransposeAttributes(dimensions=(0, 0))), "permutation"),
-        (lambda: Transpose.infer(MATRIX, attributes=TransposeAttributes(dimensions=(0,))), "permutation"),
-        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=(SliceDimension(0, 4),))), "limit <= 3"),
-        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=(SliceDimension(2, 1),))), "start <= limit"),
-        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=(SliceDimension(0, 1, 0),))), "positive stride"),
-        (lambda: Slice.infer(VECTOR, attributes=SliceAttributes(slice=())), "one range per dimension"),
-        (lambda: Concatenate.infer(MATRIX, VECTOR, attributes=ConcatenateAttributes(dimension=0)), "may differ in dimension 0 only"),
-        (lambda: Concatenate.infer(VECTOR, attributes=ConcatenateAttributes(dimension=1)), "dimension 1 is not one"),
-        (lambda: Concatenate.infer(VECTOR, ArrayShape(ELEMENT_TYPES["s32"], (3,)), attributes=ConcatenateAttributes(dimension=0)), "same element type"),
-        (lambda: Pad.infer(VECTOR, VECTOR, attributes=PadAttributes(padding=(PaddingDimension(0, 0),))), "must be a scalar"),
-        (lambda: Pad.infer(VECTOR, ArrayShape(F32), attributes=PadAttributes(padding=(PaddingDimension(-2, -2),))), "negative size -1"),
-        (lambda: Pad.infer(VECTOR, ArrayShape(F32), attributes=PadAttributes(padding=(PaddingDimension(0, 0, -1),))), "must not be negative"),
-        (lambda: Reverse.infer(VECTOR, attributes=ReverseAttributes(dimensions=(0, 0))), "repeats a dimension"),
-        (lambda: Reverse.infer(VECTOR, attributes=ReverseAttributes(dimensions=(-1,))), "dimension -1"),
-        (lambda: Iota.infer(attributes=IotaAttributes(iota_dimension=0), shape=ArrayShape(F32)), "iota_dimension 0"),
-        (lambda: Iota.infer(attributes=IotaAttributes(iota_dimension=0), shape=ArrayShape(ELEMENT_TYPES["pred"], (3,))), "integer, floating-point or complex"),
-        (lambda: Transpose.infer(ArrayShape(ELEMENT_TYPES["token"]), attributes=TransposeAttributes(dimensions=())), "must be an array"),
-        (lambda: Reshape.infer(ArrayShape(F32, (2, 6), dynamic_dimensions=(True, False)), attributes=ReshapeAttributes(), shape=ArrayShape(F32, (12,))), "must leave one dynamic dimension"),
+        (WHOLE, (5, 7, 2, 2), (32, 4, 32, 4)),
+        (WHOLE, (3,), (0,)),
+        (WHOLE, (), ()),
+        (WHOLE, (0, 3), (32, 4)),
+        (WHOLE[:0], (0,), (4,)),
+        (WHOLE[0, 0], (1,), (0,)),
+        (np.asfortranarray(WHOLE), (2, 6, 3), (24, 4, 24)),
+        (WHOLE[1:, ::2], (2, 3), (32, 8)),
+        (WHOLE[::-1, ::-1], (6, 8), (-32, -4)),
+        (WHOLE[:1][::-1], (1, 4), (-32, 4)),
     ],
-)  # fmt: skip
-def test_shape_rules_say_what_is_wrong(infer: Any, message: str) -> None:
-    with pytest.raises(ShapeError, match=message):
-        infer()
+    ids=["windows", "repeated", "one", "no windows", "empty", "scalar", "turned", "cut", "reversed", "reversed row"],
+)
+def test_views_show_what_numpys_do(array: Any, dimensions: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    array = np.asarray(array)
+    found, expected = strided(array, dimensions, strides), as_strided(array, dimensions, strides)
+    assert found.strides == expected.strides
+    assert np.array_equal(found, expected)
+    assert not found.flags.writeable
+    assert not array.size or np.shares_memory(found, array) or not found.size
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.complex64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4])
+def test_views_keep_the_element_type(dtype: Any) -> None:
+    array = np.array([0, 1, 1, 0, 1, 0]).astype(dtype)
+    found = strided(array, (4, 3), (array.itemsize, array.itemsize))
+    assert found.dtype == array.dtype
+    assert found.tobytes() == np.stack([array[k : k + 3] for k in range(4)]).tobytes()

@@ -18,7 +18,7 @@ _UNARY = (
     "acos acosh asin asinh atanh cosine cosh exponential exponential-minus-one log log-plus-one logistic rsqrt sine "
     "sinh sqrt tan tanh"
 ).split()
-_BINARY = ("add", "atan2", "divide", "multiply", "power")
+_BINARY = "add atan2 divide multiply power".split()
 _COUNT = 1003
 _ELEMENTWISE = {
     "f32": (*_UNARY, "cbrt", "erf"),
@@ -29,7 +29,7 @@ _ELEMENTWISE = {
     "c64": (*_UNARY, "abs", "sign"),
     "c128": (*_UNARY, "abs", "sign"),
 }
-_DOT_TYPES = ("f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2", "c64", "c128")
+_DOT_TYPES = "f32 f64 bf16 f16 f8e4m3fn f8e5m2 c64 c128".split()
 
 
 def _random(generator: np.random.Generator, dtype_name: str, shape: tuple[int, ...]) -> Any:
@@ -84,7 +84,7 @@ def _transforms(generator: np.random.Generator) -> dict[str, str]:
 
 def _systems(generator: np.random.Generator) -> dict[str, str]:
     found = {}
-    for name in ("f32", "bf16", "f64", "c64", "c128"):
+    for name in "f32 bf16 f64 c64 c128".split():
         a, b = _random(generator, name, (3, 37, 37)), _random(generator, name, (3, 37, 5))
         # Large on the diagonal: positive definite, whatever the rest.
         a[:, np.arange(37), np.arange(37)] = element_type(name).storage.type(4096)
@@ -165,7 +165,7 @@ def digests() -> dict[str, str]:
     body = "  p = f32[2,9,9,16] parameter(0)\n  q = f32[3,3,16,8] parameter(1)"
     root = "f32[2,9,9,8] convolution(p, q), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
     found["convolution"] = _digest(_run([body], root, [image, kernel]))
-    for name in ("f32", "bf16", "f64", "c64"):
+    for name in "f32 bf16 f64 c64".split():
         x, zero = _random(generator, name, (31, 2049)), np.zeros((), element_type(name).storage)
         combiner = (
             f"f {{\n  a = {name}[] parameter(0)\n  b = {name}[] parameter(1)\n  ROOT c = {name}[] add(a, b)\n}}\n"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import element_type
@@ -14,8 +15,8 @@ from tests.ops.against_xla import Case, module_text
 xla = pytest.importorskip("conformance.xla")
 
 _TINY = {"f32": 2.0**-126, "f64": 2.0**-1022, "bf16": 2.0**-126, "f16": 2.0**-14}
-_ONE_OPERAND = ("abs", "ceil", "copy", "erf", "floor", "negate", "sign", "sine", "sqrt", "round-nearest-even")
-_TWO_OPERANDS = ("add", "divide", "maximum", "minimum", "multiply", "remainder", "subtract")
+_ONE_OPERAND = "abs ceil copy erf floor negate sign sine sqrt round-nearest-even".split()
+_TWO_OPERANDS = "add divide maximum minimum multiply remainder subtract".split()
 
 
 def _numbers(dtype: str) -> Any:
@@ -49,7 +50,7 @@ def test_functions_flush_where_xla_does() -> None:
     _agree(*(_function(*each) for each in asked if each != ("erf", "f64")))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
+@pytest.mark.parametrize("dtype", "f32 f64 bf16 f16".split())
 def test_arithmetic_flushes_where_xla_does(dtype: str) -> None:
     operand = _numbers(dtype)
     other = np.resize(np.array([1.0, 0.5, 1.0], operand.dtype), operand.size)
@@ -83,9 +84,9 @@ def test_conversions_between_f32_and_f64_flush_what_is_denormal_on_either_side(w
     options: dict[str, Any] = {"observers": [_Seen(seen)]} if watched else {}
     down = hloexec.run(hloexec.parse(narrow), np.array([1e-40, -1e-310, 1e-30]), numerics="ftz", **options)
     up = hloexec.run(hloexec.parse(wide), np.array([1e-40, 1e-30], np.float32), numerics="ftz", **options)
-    np.testing.assert_array_equal(down, np.array([0.0, -0.0, 1e-30], np.float32))
-    np.testing.assert_array_equal(np.signbit(down), [False, True, False])
-    np.testing.assert_array_equal(up, [0.0, np.float64(np.float32(1e-30))])
+    assert_array_equal(down, np.array([0.0, -0.0, 1e-30], np.float32))
+    assert_array_equal(np.signbit(down), [False, True, False])
+    assert_array_equal(up, [0.0, np.float64(np.float32(1e-30))])
 
 
 class _Seen:

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.ops.policies.policy import REFERENCE, combined, numerics_policy
@@ -59,13 +60,13 @@ def test_passes_add_up_the_products_of_parts(policy: str, terms: int) -> None:
     assert np.abs(wanted - exact).max() < {1: 0.1, 2: 3e-4, 3: 2e-6}[terms]
 
 
-@pytest.mark.parametrize("policy", ["tf32", "tf32-cut", "bf16", "bf16x3", "bf16x6", "tf32x3"])
+@pytest.mark.parametrize("policy", "tf32 tf32-cut bf16 bf16x3 bf16x6 tf32x3".split())
 def test_a_precision_or_an_algorithm_is_left_alone(policy: str) -> None:
     for word in (", operand_precision={highest,highest}", ", algorithm=dot_f32_f32_f32"):
         module = _module(word)
         inputs = _inputs(module)
         only_last = hloexec.run(module, *inputs, numerics={"": "reference", "e": policy})
-        np.testing.assert_array_equal(only_last, hloexec.run(module, *inputs))
+        assert_array_equal(only_last, hloexec.run(module, *inputs))
 
 
 def test_each_instruction_has_its_own_policy() -> None:
@@ -77,9 +78,9 @@ def test_each_instruction_has_its_own_policy() -> None:
     allowed = 20 * 2.0**-24 * (np.abs(first.astype(np.float64)) @ np.abs(rhs.astype(np.float64)).T)
     assert (np.abs(both - wanted) <= allowed).all()
     named = hloexec.run(module, lhs, rhs, numerics={"main/d": "tf32"})
-    np.testing.assert_array_equal(both, named)
+    assert_array_equal(both, named)
     unplanned = hloexec.run(module, lhs, rhs, numerics="reference,d=tf32", planner=False)
-    np.testing.assert_array_equal(both, unplanned)
+    assert_array_equal(both, unplanned)
 
 
 def _alone() -> hloexec.Module:
@@ -123,7 +124,7 @@ def test_narrow_sums_have_the_bits_of_xla_cpu(sizes: str, dimension: int) -> Non
     module = hloexec.parse(text)
     inputs = _inputs(module)
     (wanted,) = xla.run_hlo(text, *inputs)
-    np.testing.assert_array_equal(hloexec.run(module, *inputs, numerics="narrow-sums"), wanted)
+    assert_array_equal(hloexec.run(module, *inputs, numerics="narrow-sums"), wanted)
 
 
 def test_narrow_sums_of_products_round_at_each_step() -> None:
@@ -152,7 +153,7 @@ def test_excess_precision_is_rounded_once_at_the_end(planner: bool) -> None:
     lhs, rhs = _inputs(module)
     wide = -(lhs.astype(np.float32) * rhs.astype(np.float32)) + lhs.astype(np.float32)
     result = hloexec.run(module, lhs, rhs, numerics="excess", planner=planner)
-    np.testing.assert_array_equal(result, wide.astype(ml_dtypes.bfloat16))
+    assert_array_equal(result, wide.astype(ml_dtypes.bfloat16))
     assert (np.asarray(result) != hloexec.run(module, lhs, rhs)).any()
 
 
@@ -166,7 +167,7 @@ def test_observers_see_values_of_the_declared_type_under_excess_precision() -> N
             seen[event.name] = event.value.dtype.name
 
     hloexec.run(module, *_inputs(module), numerics="excess", observers=[Watch()])
-    assert seen == dict.fromkeys(("x", "y", "m", "n", "s"), "bfloat16")
+    assert seen == dict.fromkeys("x y m n s".split(), "bfloat16")
 
 
 @pytest.mark.slow
@@ -181,7 +182,7 @@ def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest
     inputs = _inputs(module)
     monkeypatch.setenv("XLA_FLAGS", "--xla_allow_excess_precision=true")
     (wanted,) = run_on_xla_cpu(module, inputs)
-    np.testing.assert_array_equal(hloexec.run(module, *inputs, numerics="reference,c=excess"), wanted)
+    assert_array_equal(hloexec.run(module, *inputs, numerics="reference,c=excess"), wanted)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +199,10 @@ def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest
 def test_fast_functions_are_made_of_powers_and_logarithms_to_base_2(opcode: str, formula: Any) -> None:
     module = hloexec.parse(f"HloModule m\nENTRY e {{ x = f32[500] parameter(0)\n ROOT r = f32[500] {opcode}(x) }}\n")
     values = np.linspace(0.001, 20, 500, dtype=np.float32)
-    np.testing.assert_array_equal(
-        hloexec.run(module, values, numerics="fast-functions"), formula(values).astype(np.float32)
-    )
+    assert_array_equal(hloexec.run(module, values, numerics="fast-functions"), formula(values).astype(np.float32))
 
 
-@pytest.mark.parametrize("policy", ["reference", "tf32", "bf16x3", "excess", "narrow-sums", "fast-functions", "ftz"])
+@pytest.mark.parametrize("policy", "reference tf32 bf16x3 excess narrow-sums fast-functions ftz".split())
 def test_random_rounding_that_keeps_formats_stays_near_the_policy(policy: str) -> None:
     """In f32, sums of 32 terms and of 20 err by 20 roundings or so at most; the formats of operands stay as they are."""
     module = _module()

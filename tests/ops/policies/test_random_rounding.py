@@ -9,6 +9,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
 from hloexec.engine.exec import plans
@@ -70,14 +71,14 @@ def test_a_result_is_one_of_its_two_neighbours_in_proportion(opcode, kind):
             assert abs(np.mean(found[:, number] == values[-1]) - share) <= bound + 1 / SEEDS
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64"])
+@pytest.mark.parametrize("kind", "f32 bf16 f16 f64".split())
 def test_what_its_type_holds_stays_as_it_is(kind):
     whole = np.arange(-10, 11).astype(STORAGE[kind])
-    for opcode in ("add", "subtract", "multiply", "maximum"):
+    for opcode in "add subtract multiply maximum".split():
         for partner in (whole[::-1].copy(), np.full(21, 0.5, STORAGE[kind])):
             text = binary(opcode, kind, 21)
             expected = np.asarray(hloexec.run(hloexec.parse(text), whole, partner)).astype(np.float64)
-            np.testing.assert_array_equal(samples(text, whole, partner, seeds=5), [expected] * 5)
+            assert_array_equal(samples(text, whole, partner, seeds=5), [expected] * 5)
 
 
 EXACT_SUMS = {
@@ -95,12 +96,12 @@ def test_sums_that_round_nothing_stay_as_they_are(name):
         " ROOT d = f32[40,20] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"
     )
     exact = lhs.astype(np.float64) @ rhs.astype(np.float64)
-    np.testing.assert_array_equal(samples(text, lhs, rhs, seeds=5), [exact] * 5)
+    assert_array_equal(samples(text, lhs, rhs, seeds=5), [exact] * 5)
     text = (
         f"HloModule m\n{ADD.format('f32')}ENTRY e {{ a = f32[40,300] parameter(0)\n z = f32[] constant(0)\n"
         " ROOT s = f32[40] reduce(a, z), dimensions={1}, to_apply=add }"
     )
-    np.testing.assert_array_equal(samples(text, lhs, seeds=5), [lhs.astype(np.float64).sum(axis=1)] * 5)
+    assert_array_equal(samples(text, lhs, seeds=5), [lhs.astype(np.float64).sum(axis=1)] * 5)
 
 
 @pytest.mark.slow_cases("0.0")
@@ -213,7 +214,7 @@ def test_transforms_of_equal_numbers_have_errors_where_all_cancels(kind):
     found = np.std([hloexec.run(module, ones, numerics=f"random-rounding:{seed}") for seed in range(SEEDS)], axis=0)
     for n, others, line in ((10, 12, found[1:, 0]), (12, 10, found[0, 1:])):
         due = 2.0**-24 * np.sqrt(4 * np.log2(n) / 6) * np.sqrt(n / 3) * others
-        np.testing.assert_allclose(line, due / (120 if kind == "IFFT" else 1), rtol=0.25)
+        assert_allclose(line, due / (120 if kind == "IFFT" else 1), rtol=0.25)
 
 
 @pytest.mark.parametrize("planner", [True, False])
@@ -227,7 +228,7 @@ def test_transforms_of_what_lies_in_another_order_have_the_same_errors(planner):
         hloexec.parse(rows), np.ascontiguousarray(given.transpose(2, 0, 1)), numerics="random-rounding:1"
     )
     found = hloexec.run(hloexec.parse(columns), given, numerics="random-rounding:1", planner=planner)
-    np.testing.assert_array_equal(found, expected)
+    assert_array_equal(found, expected)
 
 
 def test_narrow_sums_may_be_rounded_at_each_step():
@@ -331,10 +332,8 @@ def test_results_are_of_their_types_whatever_is_kept_wide(kind, seed):
     policy = f"random-rounding:{seed}"
     result = hloexec.run(hloexec.parse(text), values, numerics=policy, check=True)
     assert result.dtype == STORAGE[kind]
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), values, numerics=policy, planner=False), result)
-    np.testing.assert_array_equal(
-        hloexec.run(hloexec.parse(text), values, numerics=policy, observers=[Observer()]), result
-    )
+    assert_array_equal(hloexec.run(hloexec.parse(text), values, numerics=policy, planner=False), result)
+    assert_array_equal(hloexec.run(hloexec.parse(text), values, numerics=policy, observers=[Observer()]), result)
     product = seen["f/b"]
     assert product.dtype == (np.float64 if kind == "f32" else np.float32)
     assert (product == product.astype(STORAGE[kind])).all() == (seed % 2 == 0)
@@ -365,7 +364,7 @@ def test_an_element_depends_on_no_other():
         changed = lhs.copy()
         changed[3] *= np.float32(factor)
         second = samples(text, changed, rhs, seeds=5)
-        np.testing.assert_array_equal(np.delete(first, 3, axis=1), np.delete(second, 3, axis=1))
+        assert_array_equal(np.delete(first, 3, axis=1), np.delete(second, 3, axis=1))
 
 
 def test_devices_that_hold_the_same_round_alike():
@@ -463,17 +462,17 @@ def test_a_seed_is_a_whole_number(name):
         hloexec.run(module, numerics=name)
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64"])
+@pytest.mark.parametrize("kind", "f32 bf16 f16 f64".split())
 def test_infinities_zeros_and_nans_stay_what_they_are(kind):
     values = np.array([np.inf, -np.inf, np.nan, 0.0, 1e4]).astype(STORAGE[kind])
     text = f"HloModule m\nENTRY e {{ a = {kind}[5] parameter(0)\n ROOT c = {kind}[5] OPCODE(a) }}"
     with np.errstate(all="ignore"):
-        for opcode in ("exponential", "sqrt", "tanh", "negate"):
+        for opcode in "exponential sqrt tanh negate".split():
             changed = text.replace("OPCODE", opcode)
             found = samples(changed, values, seeds=3)
             plain = np.asarray(hloexec.run(hloexec.parse(changed), values)).astype(np.float64)
-            np.testing.assert_array_equal(np.isnan(found), np.isnan([plain] * 3))
-            np.testing.assert_array_equal(np.isinf(found), np.isinf([plain] * 3))
+            assert_array_equal(np.isnan(found), np.isnan([plain] * 3))
+            assert_array_equal(np.isinf(found), np.isinf([plain] * 3))
             assert (found[:, 3] == plain[3]).all()
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from conformance import xla
 from conformance.cell import text_of
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.random import philox_4x32, seeded, threefry_2x32
+from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {"u8": np.uint8, "s16": np.int16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64}
 DIMENSIONS = [(), (5,), (7, 7), (3, 4, 5), (0,), (1001,)]
@@ -51,7 +51,7 @@ def test_philox_gives_the_published_answers() -> None:
 def test_counters_carry_into_the_high_half() -> None:
     words = philox_4x32(7, 2**64 - 2, 4)
     for offset in range(4):
-        np.testing.assert_array_equal(words[offset], philox_4x32(7, 2**64 - 2 + offset, 1)[0])
+        assert_array_equal(words[offset], philox_4x32(7, 2**64 - 2 + offset, 1)[0])
 
 
 @pytest.mark.sampled(3)
@@ -70,11 +70,11 @@ def test_bits_agree_with_xla(algorithm: str, words: int, element_type: str) -> N
     text = generator(algorithm, f"u64[{words}]", *shapes)
     expected = xla.run_hlo(text, STATE[:words])
     for number, (state, bits) in enumerate(evaluate(text, STATE[:words])):
-        np.testing.assert_array_equal(state, expected[2 * number])
+        assert_array_equal(state, expected[2 * number])
         assert bits.dtype == DTYPES[element_type]
         # XLA:CPU hands signed integers out as unsigned ones.
         theirs = expected[2 * number + 1]
-        np.testing.assert_array_equal(bits.view(theirs.dtype), theirs)
+        assert_array_equal(bits.view(theirs.dtype), theirs)
 
 
 @needs_xla
@@ -91,7 +91,7 @@ def test_narrow_bits_agree_with_xla() -> None:
     text = f"HloModule m\nENTRY e {{\n  s = u64[2] parameter(0)\n{body}  ROOT t = {root}\n}}"
     for ours, theirs in zip(evaluate(text, STATE[:2]), xla.run_hlo(text, STATE[:2]), strict=True):
         mask = 3 if ours.ndim == 1 else 15
-        np.testing.assert_array_equal(ours & mask, theirs & mask)
+        assert_array_equal(ours & mask, theirs & mask)
 
 
 @pytest.mark.parametrize("algorithm", ["rng_three_fry", "rng_philox"])
@@ -99,7 +99,7 @@ def test_bits_are_the_same_without_the_new_state(algorithm: str) -> None:
     with_state = generator(algorithm, "u64[2]", "u32[7]")
     _, bits = evaluate(with_state, STATE[:2])
     alone = with_state.replace("(u64[2], u32[7]) rng-bit", "u32[7] rng-bit")
-    np.testing.assert_array_equal(evaluate(alone, STATE[:2]), bits)
+    assert_array_equal(evaluate(alone, STATE[:2]), bits)
     with pytest.raises(ShapeError, match="the result of rng-bit-generator must hold integers or floats"):
         evaluate(alone.replace("u32[7]", "pred[7]"), STATE[:2])
 
@@ -107,15 +107,15 @@ def test_bits_are_the_same_without_the_new_state(algorithm: str) -> None:
 def test_a_state_of_32_bit_words_is_the_same_state() -> None:
     wide = evaluate(generator("rng_default", "u64[2]", "u32[9]"), STATE[:2])
     narrow = evaluate(generator("rng_default", "u32[4]", "u32[9]"), STATE[:2].view(np.uint32))
-    np.testing.assert_array_equal(narrow[0].view(np.uint64), wide[0])
-    np.testing.assert_array_equal(narrow[1], wide[1])
+    assert_array_equal(narrow[0].view(np.uint64), wide[0])
+    assert_array_equal(narrow[1], wide[1])
 
 
 @pytest.mark.parametrize(("floats", "integers"), [("f32", "u32"), ("bf16", "u16"), ("f8e5m2", "u8"), ("f64", "u64")])
 def test_floats_have_the_bits_of_integers(floats: str, integers: str) -> None:
     _, values = evaluate(generator("rng_three_fry", "u64[2]", f"{floats}[9]"), STATE[:2])
     _, bits = evaluate(generator("rng_three_fry", "u64[2]", f"{integers}[9]"), STATE[:2])
-    np.testing.assert_array_equal(values.view(bits.dtype), bits)
+    assert_array_equal(values.view(bits.dtype), bits)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ ENTRY e {{
 }}"""
 
 
-@pytest.mark.parametrize("element_type", ["f64", "f32", "bf16", "f16"])
+@pytest.mark.parametrize("element_type", "f64 f32 bf16 f16".split())
 def test_uniform_samples_fill_their_interval(element_type: str) -> None:
     with seeded(1):
         samples = evaluate(draw("rng_uniform", f"{element_type}[100,100]", "-1", "3")).astype(np.float64)
@@ -175,7 +175,7 @@ def test_a_seed_repeats_the_samples_and_draws_differ() -> None:
         again = evaluate(text)
     with seeded(4):
         other = evaluate(text)
-    np.testing.assert_array_equal(first, again)
+    assert_array_equal(first, again)
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, other)
 

@@ -10,9 +10,8 @@ import pytest
 
 from conformance import xla
 from hloexec.errors import ShapeError
+from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {"f64": np.float64, "f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}

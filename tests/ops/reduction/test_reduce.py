@@ -12,22 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.ir import ArrayShape, TupleShape, Window, WindowDimension
-from hloexec.errors import ShapeError
-from hloexec.ops.elementwise.selection import Map, MapAttributes
+from hloexec.core.ir import Window, WindowDimension
 from hloexec.ops.reduction import reducers
 from hloexec.ops.reduction.fast.reduce import bound_reduction
-from hloexec.ops.reduction.reduce import Reduce, ReduceAttributes
-from hloexec.ops.reduction.reduce_window import ReduceWindow, ReduceWindowAttributes, reduce_windows_known
+from hloexec.ops.reduction.reduce_window import reduce_windows_known
 from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, reduce_axis, reduce_known
-from hloexec.ops.registry import ProgramShape
 from tests.drawing import examples
 from tests.ops.against_xla import Case, assert_same_as_xla, random_array, restrided
-from tests.ops.evaluation import evaluate
+from tests.ops.evaluation import assert_refused, evaluate
+from tests.text.building import ADD, op
 
-INTEGER_TYPES = ["s4", "s8", "s16", "s32", "s64", "u4", "u8", "u16", "u32", "u64"]
-FLOAT_TYPES = ["f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2"]
+INTEGER_TYPES = "s4 s8 s16 s32 s64 u4 u8 u16 u32 u64".split()
+FLOAT_TYPES = "f16 bf16 f32 f64 f8e4m3fn f8e5m2".split()
 BITWISE, ORDERED = ["and", "or", "xor"], ["minimum", "maximum"]
 WINDOWS = [
     ("size=3x4 stride=2x1 pad=1_0x2_3", "4,22"),
@@ -105,7 +103,7 @@ def test_minimum_and_maximum_of_floats_are_xlas_bit_for_bit(name):
 def test_any_dimensions_and_strides_reduce_to_the_definition(data):
     shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), max_size=5))
     dimensions = data.draw(st.lists(st.sampled_from(range(len(shape))), unique=True)) if shape else []
-    name = data.draw(st.sampled_from(["s32", "f32", "bf16", "s8"]))
+    name = data.draw(st.sampled_from("s32 f32 bf16 s8".split()))
     operation = data.draw(st.sampled_from(["add", "minimum", "maximum"]))
     # Whole numbers so small that every order of summation is exact in every type.
     array = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-1, 2, shape)
@@ -135,7 +133,7 @@ def test_widening_in_chunks_changes_nothing(monkeypatch):
 # Sums of floats
 
 
-@pytest.mark.parametrize("name", ["f32", "f64", "bf16", "f16", "c64"])
+@pytest.mark.parametrize("name", "f32 f64 bf16 f16 c64".split())
 @pytest.mark.parametrize(
     ("shape", "axis"), [((5, 3000), 1), ((3000, 5), 0), ((40, 70, 6), 1), ((100001,), 0), ((3000, 1), 0)]
 )
@@ -174,7 +172,7 @@ def test_rows_are_reduced_alike_however_many_there_are(monkeypatch, name, operat
 
 
 @pytest.mark.slow_cases("f32", "bf16")
-@pytest.mark.parametrize("name", ["f32", "bf16", "s32", "pred", "c64"])
+@pytest.mark.parametrize("name", "f32 bf16 s32 pred c64".split())
 def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
     entry = ELEMENT_TYPES[name]
     operations = {"pred": ["and", "or"], "c64": ["add"]}.get(name, ["add", "multiply", "maximum"])
@@ -195,7 +193,7 @@ def test_a_reduction_that_is_bound_to_its_sizes_has_the_bits_of_any_other(name):
                     assert found.tobytes() == expected.tobytes(), (sizes, dimensions, operation, init)
 
 
-@pytest.mark.parametrize("operation", ["add", "multiply", "maximum", "minimum"])
+@pytest.mark.parametrize("operation", "add multiply maximum minimum".split())
 def test_along_dimensions_of_size_1_elements_are_combined_with_the_initial_value_alone(monkeypatch, operation):
     monkeypatch.setattr(reducers, "reduce_axis", None)
     array = random_array(6, (3, 1, 40, 1), np.dtype(np.float32)).copy()
@@ -416,103 +414,99 @@ def test_map_of_no_elements_is_empty():
 # Shape rules
 
 
-def scalar(name: str) -> ArrayShape:
-    return ArrayShape(ELEMENT_TYPES[name])
-
-
-def array(name: str, *dimensions: int) -> ArrayShape:
-    return ArrayShape(ELEMENT_TYPES[name], dimensions)
-
-
-F32_REDUCER = ProgramShape((scalar("f32"), scalar("f32")), scalar("f32"))
-
-
-def infer_reduce(operands, dimensions, program=F32_REDUCER):
-    attributes = ReduceAttributes(dimensions=dimensions, to_apply="f")
-    return Reduce.infer(*operands, attributes=attributes, computations=(program,))
+SHAPES = {
+    "x": "f32[4,5]",
+    "y": "f32[5,4]",
+    "v": "f32[4]",
+    "w": "f32[1]",
+    "i": "s32[4,5]",
+    "z": "f32[]",
+    "j": "s32[]",
+    "t": "()",
+}
+REDUCERS = (
+    ADD
+    + """three { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = f32[] parameter(2)
+  ROOT r = f32[] add(a, b) }
+four { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = f32[] parameter(2)
+  d = f32[] parameter(3)
+  ROOT r = (f32[], f32[]) tuple(a, b) }
+comparing { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = pred[] compare(a, b), direction=LT }
+arrays { a = f32[2] parameter(0)
+  b = f32[2] parameter(1)
+  ROOT r = f32[2] add(a, b) }
+making_three { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[3] broadcast(a), dimensions={} }
+nothing { ROOT r = f32[] constant(0) }
+"""
+)
 
 
 @pytest.mark.parametrize(
-    ("operands", "dimensions", "program", "message"),
+    ("call", "message"),
     [
-        ([array("f32", 4, 5), scalar("f32")], (2,), F32_REDUCER, r"must lie in \[0, 2\)"),
-        ([array("f32", 4, 5), scalar("f32")], (-1,), F32_REDUCER, r"must lie in \[0, 2\)"),
-        ([array("f32", 4, 5), scalar("f32")], (1, 1), F32_REDUCER, "twice"),
-        ([array("f32", 4, 5), scalar("s32")], (1,), F32_REDUCER, "initial value 0"),
-        ([array("f32", 4, 5), array("f32", 1)], (1,), F32_REDUCER, "initial value 0"),
-        ([array("s32", 4, 5), scalar("f32")], (1,), F32_REDUCER, "array 0"),
-        ([array("f32", 4, 5), array("f32", 4, 5), scalar("f32")], (1,), F32_REDUCER, "as many initial values"),
-        ([array("f32", 4, 5), scalar("f32")], (1,), ProgramShape((scalar("f32"),) * 3, scalar("f32")), "2 parameters"),
-        ([array("f32", 4, 5), scalar("f32")], (1,), ProgramShape((scalar("f32"),) * 2, scalar("pred")), "parameter 0"),
-        ([array("f32", 4), scalar("f32")], (0,), ProgramShape((array("f32", 2),) * 2, array("f32", 2)), "scalars"),
-        ([TupleShape(()), scalar("f32")], (1,), F32_REDUCER, "must be an array"),
+        ("f32[4] reduce(x, z), dimensions={2}, to_apply=add_f32", r"must lie in \[0, 2\)"),
+        ("f32[4] reduce(x, z), dimensions={-1}, to_apply=add_f32", r"must lie in \[0, 2\)"),
+        ("f32[4] reduce(x, z), dimensions={1,1}, to_apply=add_f32", "twice"),
+        ("f32[4] reduce(x, j), dimensions={1}, to_apply=add_f32", "initial value 0"),
+        ("f32[4] reduce(x, w), dimensions={1}, to_apply=add_f32", "initial value 0"),
+        ("f32[4] reduce(i, z), dimensions={1}, to_apply=add_f32", "array 0"),
+        ("f32[4] reduce(x, x, z), dimensions={1}, to_apply=add_f32", "as many initial values"),
+        ("f32[4] reduce(x, z), dimensions={1}, to_apply=three", "2 parameters"),
+        ("f32[4] reduce(x, z), dimensions={1}, to_apply=comparing", "parameter 0"),
+        ("f32[] reduce(v, z), dimensions={0}, to_apply=arrays", "scalars"),
+        ("f32[4] reduce(t, z), dimensions={1}, to_apply=add_f32", "must be an array"),
+        ("(f32[4], f32[5]) reduce(x, y, z, z), dimensions={1}, to_apply=four", "same dimensions"),
+        ("f32[4,5] reduce-window(x, z), window={size=2}, to_apply=add_f32", "has 1 dimensions"),
+        ("f32[4,5] reduce-window(x, z), window={size=0x1}, to_apply=add_f32", "size of window dimension 0"),
         (
-            [array("f32", 4, 5), array("f32", 5, 4), scalar("f32"), scalar("f32")], (1,),
-            ProgramShape((scalar("f32"),) * 4, TupleShape((scalar("f32"),) * 2)), "same dimensions",
+            "f32[4,5] reduce-window(x, z), window={size=1x1 stride=1x0}, to_apply=add_f32",
+            "stride of window dimension 1",
         ),
-    ],
-)  # fmt: skip
-def test_a_reduce_that_does_not_fit_is_refused(operands, dimensions, program, message):
-    with pytest.raises(ShapeError, match=message):
-        infer_reduce(operands, dimensions, program)
-
-
-def test_reduce_keeps_the_flags_of_the_dimensions_it_keeps():
-    operand = ArrayShape(ELEMENT_TYPES["f32"], (4, 5, 6), dynamic_dimensions=(True, False, False))
-    assert str(infer_reduce([operand, scalar("f32")], (1,))) == "f32[<=4,6]"
-    assert str(infer_reduce([operand, scalar("f32")], (0,))) == "f32[5,6]"
-
-
-def test_a_reducer_that_returns_a_tuple_of_one_makes_a_tuple_of_one():
-    program = ProgramShape(F32_REDUCER.parameters, TupleShape((scalar("f32"),)))
-    assert str(infer_reduce([array("f32", 4, 5), scalar("f32")], (1,), program)) == "(f32[4])"
-
-
-@pytest.mark.parametrize(
-    ("window", "message"),
-    [
-        ((WindowDimension(2),), "has 1 dimensions"),
-        ((WindowDimension(0), WindowDimension(1)), "size of window dimension 0"),
-        ((WindowDimension(1), WindowDimension(1, stride=0)), "stride of window dimension 1"),
-        ((WindowDimension(1), WindowDimension(1, base_dilation=0)), "base dilation"),
-        ((WindowDimension(1), WindowDimension(1, window_dilation=-1)), "window dilation"),
+        ("f32[4,5] reduce-window(x, z), window={size=1x1 lhs_dilate=1x0}, to_apply=add_f32", "base dilation"),
+        ("f32[4,5] reduce-window(x, z), window={size=1x1 rhs_dilate=1x0}, to_apply=add_f32", "window dilation"),
+        ("f32[] map(), dimensions={}, to_apply=nothing", "at least one operand"),
+        ("f32[4,5] map(x, x), dimensions={0}, to_apply=add_f32", "all 2 dimensions"),
+        ("f32[4,5] map(x, x), dimensions={1,0}, to_apply=add_f32", "all 2 dimensions"),
+        ("f32[4,5] map(x, y), dimensions={0,1}, to_apply=add_f32", "same dimensions"),
+        ("f32[4,5] map(x, i), dimensions={0,1}, to_apply=add_f32", "parameter 1"),
+        ("f32[4,5] map(x), dimensions={0,1}, to_apply=add_f32", "takes 2 parameters"),
+        ("f32[4] map(v, v), dimensions={0}, to_apply=making_three", "return a scalar"),
     ],
 )
-def test_a_window_that_does_not_fit_is_refused(window, message):
-    attributes = ReduceWindowAttributes(window=Window(window), to_apply="f")
-    operands = [array("f32", 4, 5), scalar("f32")]
-    with pytest.raises(ShapeError, match=message):
-        ReduceWindow.infer(*operands, attributes=attributes, computations=(F32_REDUCER,))
+def test_what_does_not_fit_is_refused(call, message):
+    assert_refused(call, message, REDUCERS, **SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("operands", "call", "shape"),
+    [
+        ({"x": "f32[<=4,5,6]"}, "reduce(x, z), dimensions={1}, to_apply=add_f32", "f32[<=4,6]"),
+        ({"x": "f32[<=4,5,6]"}, "reduce(x, z), dimensions={0}, to_apply=add_f32", "f32[5,6]"),
+        ({"x": "f32[4,5]"}, "reduce(x, z), dimensions={1}, to_apply=of_one", "(f32[4])"),
+    ],
+)
+def test_results_keep_flags_of_dimensions_and_tuples_of_one(operands, call, shape):
+    of_one = "of_one { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT r = (f32[]) tuple(a) }\n"
+    assert str(hloexec.parse(op(call, ADD + of_one, **operands, z="f32[]")).entry.root.shape) == shape
 
 
 @pytest.mark.parametrize(
     "window", ["size=2x2", "size=6x2", "size=3x2 pad=2_0x0_0", "size=2x2 lhs_dilate=2x1 rhs_dilate=1x3 pad=-1_2x0_0"]
 )
 def test_the_shape_of_a_reduce_window_is_the_one_that_xla_infers(window):
-    from hloexec.language.text import parse
-
     _hlo = pytest.importorskip("jaxlib._hlo")
     lines = "ENTRY e {\n  p = f32[4,5] parameter(0)\n  z = f32[] constant(0)\n  ROOT r = "
     call = f"reduce-window(p, z), window={{{window}}}, to_apply=reducer\n}}\n"
     head = f"HloModule m\n\n{reducer('add', 'f32')}\n{lines}"
     printed = _hlo.hlo_module_from_text(head + call).to_string()
-    attributes = parse(f"{head}f32[1,1] {call}").entry.root.attributes
-    shape = ReduceWindow.infer(array("f32", 4, 5), scalar("f32"), attributes=attributes, computations=(F32_REDUCER,))
-    assert str(shape) == re.search(r"= (f32\[[^\]]*\])\S* reduce-window", printed)[1]
-
-
-@pytest.mark.parametrize(
-    ("operands", "dimensions", "program", "message"),
-    [
-        ([], (), ProgramShape((), scalar("f32")), "at least one operand"),
-        ([array("f32", 4, 5)] * 2, (0,), F32_REDUCER, "all 2 dimensions"),
-        ([array("f32", 4, 5)] * 2, (1, 0), F32_REDUCER, "all 2 dimensions"),
-        ([array("f32", 4, 5), array("f32", 5, 4)], (0, 1), F32_REDUCER, "same dimensions"),
-        ([array("f32", 4, 5), array("s32", 4, 5)], (0, 1), F32_REDUCER, "parameter 1"),
-        ([array("f32", 4, 5)], (0, 1), F32_REDUCER, "takes 2 parameters"),
-        ([array("f32", 4)] * 2, (0,), ProgramShape((scalar("f32"),) * 2, array("f32", 3)), "return a scalar"),
-    ],
-)
-def test_a_map_that_does_not_fit_is_refused(operands, dimensions, program, message):
-    with pytest.raises(ShapeError, match=message):
-        Map.infer(*operands, attributes=MapAttributes(dimensions=dimensions, to_apply="f"), computations=(program,))
+    assert (
+        str(hloexec.parse(head + call).entry.root.shape) == re.search(r"= (f32\[[^\]]*\])\S* reduce-window", printed)[1]
+    )

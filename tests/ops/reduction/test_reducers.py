@@ -18,7 +18,7 @@ def binary(root: str, element: str = "f32") -> str:
     return f"  a = {element}[] parameter(0)\n  b = {element}[] parameter(1)\n  ROOT c = {root}"
 
 
-@pytest.mark.parametrize("name", ["add", "multiply", "minimum", "maximum", "and", "or", "xor"])
+@pytest.mark.parametrize("name", "add multiply minimum maximum and or xor".split())
 @pytest.mark.parametrize("order", ["a, b", "b, a"])
 def test_an_operation_on_both_parameters_is_recognised_in_either_order(name, order):
     element = "s32"

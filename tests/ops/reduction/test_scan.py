@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.errors import ShapeError
@@ -42,10 +43,10 @@ def test_scan_keeps_every_step_and_the_last_carries(is_reverse: bool) -> None:
     outputs, counts, last, count = evaluate(module(is_reverse), operand, factors, start, np.int32(10))
     carry = start
     for number, row in enumerate(range(3, -1, -1) if is_reverse else range(4)):
-        np.testing.assert_array_equal(outputs[row], carry)
+        assert_array_equal(outputs[row], carry)
         assert counts[row] == 10 + number
         carry = carry + operand[row] * factors[row]
-    np.testing.assert_array_equal(last, carry)
+    assert_array_equal(last, carry)
     assert count == 14
 
 
@@ -66,8 +67,8 @@ ENTRY e {
 def test_outputs_are_stacked_along_the_scanned_dimension() -> None:
     operand = np.arange(15, dtype=np.float32).reshape(3, 5)
     outputs, last = evaluate(SUMS, operand, np.ones(3, np.float32))
-    np.testing.assert_array_equal(outputs, np.cumsum(operand, 1) + 1)
-    np.testing.assert_array_equal(last, operand.sum(1) + 1)
+    assert_array_equal(outputs, np.cumsum(operand, 1) + 1)
+    assert_array_equal(last, operand.sum(1) + 1)
 
 
 def test_no_steps_leave_the_carries_as_they_were() -> None:
@@ -121,8 +122,8 @@ ENTRY e {{
         for number in reversed(steps) if is_reverse else steps:
             # ml_dtypes adds bf16 in f32 and rounds once, as an instruction does.
             carry = np.asarray(fold(operand.take(number, dimension), carry))
-            np.testing.assert_array_equal(outputs.take(number, dimension), carry)
-    np.testing.assert_array_equal(last, carry)
+            assert_array_equal(outputs.take(number, dimension), carry)
+    assert_array_equal(last, carry)
     assert last.shape == rest
 
 

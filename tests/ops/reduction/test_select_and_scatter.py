@@ -21,9 +21,8 @@ from hloexec.ops import resources
 from hloexec.ops.reduction import select_and_scatter
 from hloexec.ops.relations.parts import output_size
 from tests.drawing import examples
+from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "s32": np.int32}
 
@@ -68,8 +67,8 @@ def scatters(draw: st.DrawFn) -> tuple[str, str, tuple[int, ...], tuple[int, ...
         window.append(WindowDimension(size, draw(st.integers(1, 3)), draw(padding), draw(padding)))
         extents.append(draw(st.integers(size, 6)))
     element_type = draw(st.sampled_from(list(DTYPES)))
-    direction = draw(st.sampled_from(["GE", "LE", "GT", "LT"]))
-    operation = draw(st.sampled_from(["add", "multiply", "maximum", "subtract"]))
+    direction = draw(st.sampled_from("GE LE GT LT".split()))
+    operation = draw(st.sampled_from("add multiply maximum subtract".split()))
     text = module(element_type, tuple(extents), tuple(window), direction, operation)
     return element_type, text, tuple(extents), tuple(map(output_size, extents, window))
 

@@ -70,7 +70,7 @@ def test_cumulative_sums_stay_within_the_bound_of_doubled_windows(name, is_rever
     assert (np.abs(np.moveaxis(value, axis, 0)[places] - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("name", ["s32", "f32", "f64", "bf16"])
+@pytest.mark.parametrize("name", "s32 f32 f64 bf16".split())
 @pytest.mark.parametrize("low", [0, 13])
 def test_long_windows_that_share_no_element_are_sums_of_blocks(monkeypatch, name, low):
     """As XLA:CPU splits long sums: exact where integers are, else within γ_m·Σ|x|; in few calls, for any layout."""

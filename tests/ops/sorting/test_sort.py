@@ -8,14 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from conformance import xla
 from hloexec.errors import ShapeError
 from hloexec.ops import common, sorting
-from tests.ops.against_xla import Case, evaluated, module_text
+from tests.ops.against_xla import Case, evaluated, module_text, needs_xla
 from tests.ops.evaluation import evaluate
-
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
 
 DTYPES: dict[str, Any] = {
     "f32": np.float32,
@@ -202,7 +201,7 @@ def test_a_sort_of_one_operand_needs_no_indices(element_type: str, monkeypatch: 
     descending = [*parameters((element_type,)), f"r = pred[] compare(a0, b0), direction=GT{total}"]
     for lines, expected in ((jax_comparator((element_type,), 1), ascending), (descending, ascending[:, ::-1])):
         result = evaluate(module(lines, (element_type,), (3, 70), 1), values)
-        np.testing.assert_array_equal(result.astype(np.float64), expected)
+        assert_array_equal(result.astype(np.float64), expected)
 
 
 def test_orders_of_long_rows_take_little_more_than_their_keys_with_indices() -> None:
@@ -275,7 +274,7 @@ def test_an_inconsistent_comparator_loses_no_element() -> None:
     values = random_array("f32", (3, 301), 0)
     result = evaluate(module(comparator, ("f32",), (3, 301), 1), values)
     bits = np.sort(values.view(np.uint32), axis=1)
-    np.testing.assert_array_equal(np.sort(result.view(np.uint32), axis=1), bits)
+    assert_array_equal(np.sort(result.view(np.uint32), axis=1), bits)
 
 
 def test_large_keys_sort_stably_without_packing() -> None:
@@ -319,7 +318,7 @@ ENTRY e {{
 
 
 @needs_xla
-@pytest.mark.parametrize("element_type", ["f32", "bf16", "f16", "f64", "s32", "s8", "s64"])
+@pytest.mark.parametrize("element_type", "f32 bf16 f16 f64 s32 s8 s64".split())
 def test_topk_agrees_with_xla(element_type: str) -> None:
     cases = [
         Case(
@@ -339,7 +338,7 @@ def test_topk_refuses_a_k_beyond_the_dimension() -> None:
         evaluate(topk("f32", (3, 4), 5, True))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("dtype", "int8 uint8 int16 int32 int64 uint64".split())
 @pytest.mark.parametrize("spread", [1, 300, 65535, 65536, None])
 @pytest.mark.parametrize("count", [None, 5])
 def test_orders_of_integers_are_stable_whatever_their_spread(dtype: str, spread: int | None, count: int | None) -> None:
