@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from conformance import bounds, xla
+from conformance import bounds
 from conformance.__main__ import main
 from conformance.cell import EXACT, TYPES, Accumulated, Correct, Example
 from conformance.cells import GENERATORS
@@ -24,13 +24,12 @@ from conformance.worker import Worker, XlaRefused
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.registry import OPCODES
 from tests.drawing import examples
+from tests.ops.against_xla import needs_xla
 
-needs_xla = pytest.mark.skipif(not xla.available(), reason="jaxlib is not installed")
-
-SLICE = [
-    "add", "exponential", "sort", "dot", "all-gather", "power", "pad", "gather", "scatter", "reduce", "ragged-dot", "while",
-    "async-done", "rng-bit-generator",
-]  # fmt: skip
+SLICE = (
+    "add exponential sort dot all-gather power pad gather scatter reduce ragged-dot while async-done "
+    "rng-bit-generator"
+).split()  # fmt: skip
 
 
 def test_every_opcode_has_a_cell() -> None:
@@ -48,7 +47,7 @@ def test_examples_depend_on_the_seed_and_on_nothing_else() -> None:
 @pytest.mark.slow
 @needs_xla
 def test_a_slice_of_the_matrix_holds() -> None:
-    cells = run_matrix(SLICE[: examples(len(SLICE))], ["pred", "s4", "f32", "c64"], examples=1, seed=7, workers=1)
+    cells = run_matrix(SLICE[: examples(len(SLICE))], "pred s4 f32 c64".split(), examples=1, seed=7, workers=1)
     failed = [cell.first(Status.FAIL) for cell in cells if cell.status is Status.FAIL]
     assert not failed, "\n".join(f"{finding.example}: {finding.message}" for finding in failed)
     statuses = {(cell.opcode, cell.element_type): cell.status for cell in cells}
@@ -87,7 +86,7 @@ def test_a_sum_beyond_its_bound_is_found() -> None:
         assert check_result(summed, [value], None, [exact], [magnitude]).is_right == is_right
 
 
-@pytest.mark.parametrize("name", ["f32", "f64", "bf16", "f16", "f8e4m3fn", "f8e5m2fnuz", "f4e2m1fn", "f8e8m0fnu"])
+@pytest.mark.parametrize("name", "f32 f64 bf16 f16 f8e4m3fn f8e5m2fnuz f4e2m1fn f8e8m0fnu".split())
 def test_steps_count_representable_values(name: str) -> None:
     entry = ELEMENT_TYPES[name]
     one = np.array([1.0]).astype(entry.storage)
@@ -153,24 +152,21 @@ def test_a_folder_of_files_is_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--opcodes", "frobnicate"], "frobnicate: no opcode"),
-        (["--types", "f31,f32"], "f31: no element type"),
-        (["--types", ","], "an empty list"),
-        (["--examples", "0"], "not in the range"),
-        (["--examples", "x"], "not a valid integer"),
-        (["--workers", "0"], "not in the range"),
-        (["corpus", "no-such-folder"], "does not exist"),
-        (["corpus", "."], "holds no HLO text"),
-        (["verdicts", "--draws", "0"], "not in the range"),
-        (["verdicts", "--into", "no-such-page.md"], "does not exist"),
-        (["frobnicate"], "No such command"),
+        ("--opcodes frobnicate", "frobnicate: no opcode"),
+        ("--types f31,f32", "f31: no element type"),
+        ("--types ,", "an empty list"),
+        ("--examples 0", "not in the range"),
+        ("--examples x", "not a valid integer"),
+        ("--workers 0", "not in the range"),
+        ("corpus no-such-folder", "does not exist"),
+        ("corpus .", "holds no HLO text"),
+        ("verdicts --draws 0", "not in the range"),
+        ("verdicts --into no-such-page.md", "does not exist"),
+        ("frobnicate", "No such command"),
     ],
 )
-def test_wrong_arguments_are_refused(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, arguments)
+def test_wrong_arguments_are_refused(arguments: str, message: str, empty_folder: Path) -> None:
+    result = CliRunner().invoke(main, arguments.split())
     assert result.exit_code != 0 and message in result.output
 
 

@@ -14,7 +14,7 @@ from conformance.verdicts import WAYS
 
 
 def test_faults_and_pairs_are_counted_for_every_way_to_a_verdict():
-    done = CliRunner().invoke(main, ["verdicts", "sums.f32", "--draws", "1", "--first", "50", "--faults", "1"])
+    done = CliRunner().invoke(main, "verdicts sums.f32 --draws 1 --first 50 --faults 1".split())
     assert done.exit_code == 0, done.output
     assert f"| Missed faults by size | {' | '.join(WAYS)} |" in done.output
     (row,) = re.findall(r"(?m)^\| 100 \| (.*) \|$", done.output)

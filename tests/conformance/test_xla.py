@@ -5,6 +5,7 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from conformance import xla
 
@@ -39,7 +40,7 @@ def test_nested_tuples_are_flattened_in_order():
         MATRIX + 1,
     )[::2]
     assert a == 7
-    np.testing.assert_array_equal(c, MATRIX)
+    assert_array_equal(c, MATRIX)
 
 
 def test_tokens_are_left_out_of_results():
@@ -51,7 +52,7 @@ def test_tokens_are_left_out_of_results():
         MATRIX,
     )
     assert len(results) == 1
-    np.testing.assert_array_equal(results[0], MATRIX)
+    assert_array_equal(results[0], MATRIX)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_element_types_travel_both_ways_unchanged(element_type, dtype):
     values = np.array([0, 0, 1]).astype(dtype)
     (result,) = xla.run_hlo(text, values)
     assert result.dtype == np.dtype(dtype)
-    np.testing.assert_array_equal(result.astype(np.complex128), values[::-1].astype(np.complex128))
+    assert_array_equal(result.astype(np.complex128), values[::-1].astype(np.complex128))
 
 
 def test_bf16_results_are_rounded_at_each_instruction():
@@ -99,8 +100,8 @@ def test_a_bounded_dynamic_result_has_its_runtime_extent():
   b = f32[2,<=3] set-dimension-size(p, n), dimensions={1}
   ROOT t = (f32[2,3], f32[2,<=3]) tuple(p, b)""")
     whole, bounded = xla.run_hlo(text, MATRIX)
-    np.testing.assert_array_equal(whole, MATRIX)
-    np.testing.assert_array_equal(bounded, MATRIX[:, :2])
+    assert_array_equal(whole, MATRIX)
+    assert_array_equal(bounded, MATRIX[:, :2])
 
 
 def test_donated_inputs_can_be_used_again():
@@ -112,7 +113,7 @@ def test_donated_inputs_can_be_used_again():
     placed = compiled.place([[MATRIX]])
     for _ in range(2):
         ((result,),) = compiled.fetch(compiled.execute(placed))
-        np.testing.assert_array_equal(result, 2 * MATRIX)
+        assert_array_equal(result, 2 * MATRIX)
 
 
 def test_syntax_errors_carry_xlas_message():
@@ -179,7 +180,7 @@ def test_isolated_runs_agree():
     values = np.array([1, 2, 3]).astype(ml_dtypes.bfloat16)
     (result,) = xla.run_hlo_isolated(text, values)
     assert result.dtype == values.dtype
-    np.testing.assert_array_equal(result, -values)
+    assert_array_equal(result, -values)
 
 
 def test_isolated_runs_survive_a_crash_of_xla():
@@ -226,21 +227,21 @@ odd {
 def test_an_equivalent_bitcast_reinterprets_the_order_in_memory(shape, expected):
     text = module(f"  p = f32[2,3]{{1,0}} parameter(0)\n  ROOT r = {shape} bitcast(p)")
     (result,) = xla.run_hlo(xla.equivalent_module(text), MATRIX)
-    np.testing.assert_array_equal(result, expected)
+    assert_array_equal(result, expected)
 
 
 def test_an_equivalent_bitcast_honours_tiles():
     text = module("  p = f32[3,4]{1,0:T(2,2)} parameter(0)\n  ROOT r = f32[16]{0} bitcast(p)")
     operand = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
     (result,) = xla.run_hlo(xla.equivalent_module(text), operand)
-    np.testing.assert_array_equal(result, [1, 2, 5, 6, 3, 4, 7, 8, 9, 10, 0, 0, 11, 12, 0, 0])
+    assert_array_equal(result, [1, 2, 5, 6, 3, 4, 7, 8, 9, 10, 0, 0, 11, 12, 0, 0])
 
 
 def test_fusions_become_calls():
     text = module("  p = f32[2,3] parameter(0)\n  ROOT f = f32[2,3] fusion(p), kind=kCustom, calls=double", DOUBLE)
     equivalent = xla.equivalent_module(text)
     assert "fusion" not in equivalent
-    np.testing.assert_array_equal(xla.run_hlo(equivalent, MATRIX)[0], 2 * MATRIX)
+    assert_array_equal(xla.run_hlo(equivalent, MATRIX)[0], 2 * MATRIX)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_fusions_become_calls():
 )
 def test_asynchronous_pairs_become_plain_operations(pair):
     equivalent = xla.equivalent_module(module(f"  p = f32[2,3] parameter(0)\n  {pair}", DOUBLE))
-    np.testing.assert_array_equal(xla.run_hlo(equivalent, MATRIX)[0], 2 * MATRIX)
+    assert_array_equal(xla.run_hlo(equivalent, MATRIX)[0], 2 * MATRIX)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +274,8 @@ def test_each_operand_of_a_reduce_scatter_is_scattered(pair):
     p, q = MATRIX, np.arange(12, dtype=np.float32).reshape(4, 3)
     results = xla.run_hlo_devices(xla.equivalent_module(text), [[p, q], [10 * p, 10 * q]])
     for device, (first, second) in enumerate(results):
-        np.testing.assert_array_equal(first, 11 * p[device : device + 1])
-        np.testing.assert_array_equal(second, 11 * q[2 * device : 2 * device + 2])
+        assert_array_equal(first, 11 * p[device : device + 1])
+        assert_array_equal(second, 11 * q[2 * device : 2 * device + 2])
 
 
 def gemm(alpha: float, beta: float, epilogue: str, operands: str, parameters: str) -> str:
@@ -320,7 +321,7 @@ def test_a_gemm_becomes_its_dot(alpha, beta, epilogue):
     # f32: at most 4 products, 3 sums, alpha, beta and one more sum are rounded, each by 2^-24 of no more than the sum
     # of magnitudes.
     assert (np.abs(result - expected) <= 10 * 2.0**-24 * magnitude).all()
-    np.testing.assert_array_equal(workspace, np.zeros(64, np.int8))
+    assert_array_equal(workspace, np.zeros(64, np.int8))
 
 
 def test_an_unknown_epilogue_is_refused_by_name():

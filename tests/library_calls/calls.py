@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import hloexec
 from conformance.cell import shape_of
+from conformance.xla import COMPILED_SOONEST
 from hloexec.core.dtypes import ELEMENT_TYPES
 
 U32 = 2.0**-24
@@ -78,3 +79,25 @@ def within(actual: Any, expected: Any, type_name: str, bound: Any) -> None:
     excess = np.abs(actual - expected) - (bound + HALF_ULP[type_name] * (np.abs(expected) + bound))
     worst = excess.max(initial=-math.inf)
     assert not np.isnan(actual).any() and worst <= 0, f"off by {worst} more than the bound {np.max(bound)}"
+
+
+def by_jax(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A function's result, with NumPy's arrays as its leaves; f64 stays f64."""
+    import jax
+
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, jax.jit(function, compiler_options={**COMPILED_SOONEST})(*arguments))
+
+
+def with_gradients_by_jax(
+    function: Callable[..., Any], *arguments: Any, cotangent: Any, has_aux: bool = False
+) -> tuple[Any, ...]:
+    """The output, the gradients by each argument for a cotangent of the output and, `has_aux`, what is returned beside
+    the output."""
+    import jax
+
+    def differentiated(cotangent: Any, *arguments: Any) -> tuple[Any, ...]:
+        output, pull, *others = jax.vjp(function, *arguments, has_aux=has_aux)
+        return output, pull(cotangent), *others
+
+    return by_jax(differentiated, cotangent, *arguments)

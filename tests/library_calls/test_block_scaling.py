@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance.cell import shape_of
@@ -69,7 +70,7 @@ def test_dequantizing_multiplies_each_block_by_its_scale(name, scale, block, res
   ROOT r = {result}[3,{2 * block}] multiply(n, f)"""
     (expected,) = run_hlo(module(operands, result, body), *operands, xla_flags=EXACT)
     found = call("__op$dequantize", *operands, result=f"{result}[3,{2 * block}]")
-    np.testing.assert_array_equal(bits(found), bits(expected))
+    assert_array_equal(bits(found), bits(expected))
 
 
 @pytest.mark.slow_cases("f8e4m3fn-f8e8m0fnu-32", "f8e5m2-f8e8m0fnu-32", "f4e2m1fn-f8e4m3fn-16")
@@ -96,7 +97,7 @@ def test_quantizing_divides_each_block_by_the_rounded_scale(name, scale, block):
     expected = run_hlo(module([x], "", body), x, xla_flags=EXACT)
     found = call("__op$quantize", x, result=f"({name}{shape}, {scale}[4,2])")
     for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(bits(ours), bits(theirs))
+        assert_array_equal(bits(ours), bits(theirs))
 
 
 Q, S = numbers("f8e4m3fn", 3, 64), scales("f8e8m0fnu", 3, 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance.xla import run_hlo
@@ -16,7 +17,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.errors import HloError, UnsupportedError
 from tests.drawing import examples
 
-KEYS = ("bf16", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64")
+KEYS = "bf16 f16 f32 f64 s8 s16 s32 s64 u8 u16 u32 u64".split()
 SORTS = (
     "__cub$DeviceRadixSort",
     "__cub$DeviceRadixSortUnassignedScratchSize",
@@ -94,14 +95,14 @@ def test_pairs_and_keys_are_sorted_as_xla_sorts_them(name, descending, shape):
     word = str(descending).lower()
     for target in SORTS:
         found = call(target, keys, values, config=f'{{"descending":{word}}}')
-        np.testing.assert_array_equal(bits(found[0]), bits(expected[0]))
-        np.testing.assert_array_equal(found[1], expected[1])
+        assert_array_equal(bits(found[0]), bits(expected[0]))
+        assert_array_equal(found[1], expected[1])
         assert found[2].tolist() == [0] * 7
-        np.testing.assert_array_equal(bits(call(target, keys, config=f'{{"descending":{word}}}')[0]), bits(expected[0]))
+        assert_array_equal(bits(call(target, keys, config=f'{{"descending":{word}}}')[0]), bits(expected[0]))
     config = f"{{descending = {word}, batch_size = {np.prod(shape[:-1], dtype=int)} : i64}}"
     found = call("xla.gpu.ext.cub_sort_pairs", keys, values, config=config)
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_array_equal(bits(call("xla.gpu.ext.cub_sort_keys", keys, config=config)[0]), bits(expected[0]))
+    assert_array_equal(found[1], expected[1])
+    assert_array_equal(bits(call("xla.gpu.ext.cub_sort_keys", keys, config=config)[0]), bits(expected[0]))
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -123,7 +124,7 @@ def test_a_missing_field_means_ascending():
     assert call(SORTS[0], keys, config='"{}"')[0].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["s32", "u8", "f32", "f64", "bf16", "f16"])
+@pytest.mark.parametrize("name", "s32 u8 f32 f64 bf16 f16".split())
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("layout", ["{1,0}", "{0,1}"])
 def test_prefix_sums_are_those_of_whole_numbers_along_rows_in_memory(name, reverse, layout):
@@ -138,13 +139,13 @@ def test_prefix_sums_are_those_of_whole_numbers_along_rows_in_memory(name, rever
         f'{{"vector_length":"1","row_length":"{rows}","column_length":"{columns}","kind":"SUM","is_reverse":{word}}}'
     )
     found = call("xla.gpu.ext.cub_scan_unassigned_scratch_size", operand, config=config, layout=layout)
-    np.testing.assert_array_equal(found[0].astype(np.int64), turned)
+    assert_array_equal(found[0].astype(np.int64), turned)
     config = (
         f"{{vector_length = 1 : i64, row_length = {rows} : i64, column_length = {columns} : i64, kind = 1 : i32, "
         f"is_reverse = {word}}}"
     )
     found = call("xla.gpu.ext.cub_scan", operand, config=config, layout=layout)
-    np.testing.assert_array_equal(found[0].astype(np.int64), turned)
+    assert_array_equal(found[0].astype(np.int64), turned)
     assert found[0].dtype == operand.dtype
 
 
@@ -155,7 +156,7 @@ def test_prefix_sums_of_vectors_go_across_them_and_round_once():
     )
     found = call("xla.gpu.ext.cub_scan", operand, config=config)[0]
     expected = np.arange(1, 301, dtype=np.float32).astype(ml_dtypes.bfloat16)  # exact sums, rounded
-    np.testing.assert_array_equal(found, np.broadcast_to(expected[None, :, None], operand.shape))
+    assert_array_equal(found, np.broadcast_to(expected[None, :, None], operand.shape))
 
 
 def test_prefix_sums_of_integers_wrap():

@@ -10,11 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import hloexec
 from hloexec.core.dtypes import element_type_of
 from hloexec.errors import EvaluationError, UnsupportedError
-from tests.library_calls.by_jax import by_jax
+from tests.library_calls.calls import by_jax
 
 
 def bits(value: float) -> int:
@@ -52,13 +53,13 @@ def test_products_follow_the_transpositions(transpose_a, transpose_b):
 
 
 def test_addends_come_in_the_order_of_the_operations():
-    fused = {"ops": ["LINEAR", "BIAS", "RELU", "BINARY_ADD"], "alpha_typecast": bits(0.5)}
+    fused = {"ops": "LINEAR BIAS RELU BINARY_ADD".split(), "alpha_typecast": bits(0.5)}
     expected = np.maximum(0.5 * (LHS @ RHS) + BIAS, 0) + ADDEND
     assert (matmul(LHS, RHS, BIAS, ADDEND, fusions=fused) == expected).all()
     assert (matmul(LHS, RHS, BIAS, fused_ops=["BIAS"], bias_broadcast=True) == LHS @ RHS + BIAS).all()
 
 
-@pytest.mark.parametrize("name", ["TANH", "SIGMOID", "RELU6", "RELU", "GELU_TANH", "GELU_ERF"])
+@pytest.mark.parametrize("name", "TANH SIGMOID RELU6 RELU GELU_TANH GELU_ERF".split())
 def test_activations_are_jaxs(name):
     """A few operations of 4 ULPs at most each."""
     jax = pytest.importorskip("jax")
@@ -117,7 +118,7 @@ def test_softmax_is_jaxs(axis):
     config = None if axis is None else {"onednn_softmax_config": {"softmax_axis": axis}}
     found = call("__onednn$softmax", x, result="f32[3,4,5]", config=config)
     expected = by_jax(functools.partial(jax.nn.softmax, axis=-1 if axis is None else axis), x)
-    np.testing.assert_allclose(found, expected, rtol=16 * 2.0**-24)
+    assert_allclose(found, expected, rtol=16 * 2.0**-24)
 
 
 @pytest.mark.parametrize(("rescale", "count"), [("UNDEFINED", 0), ("SCALE", 1), ("SHIFT", 1), ("SCALE_AND_SHIFT", 2)])
@@ -132,7 +133,7 @@ def test_layer_normalization_is_its_formula(rescale, count):
         expected = expected * parameters[0]
     if rescale.endswith("SHIFT"):
         expected = expected + parameters[-1]
-    np.testing.assert_allclose(found, expected, rtol=32 * 2.0**-24, atol=32 * 2.0**-24)
+    assert_allclose(found, expected, rtol=32 * 2.0**-24, atol=32 * 2.0**-24)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +173,7 @@ def descriptor(kind: int, axes: list[int], forward: bool, scale: float) -> Any:
 def test_a_published_descriptor_is_read():
     x = np.arange(12, dtype=np.complex64).reshape(3, 4)
     found = call("ducc_fft", np.frombuffer(PUBLISHED, np.uint8), x, result="c64[3,4]")
-    np.testing.assert_allclose(
-        found, [[6, -2 + 2j, -2, -2 - 2j], [22, -2 + 2j, -2, -2 - 2j], [38, -2 + 2j, -2, -2 - 2j]]
-    )
+    assert_allclose(found, [[6, -2 + 2j, -2, -2 - 2j], [22, -2 + 2j, -2, -2 - 2j], [38, -2 + 2j, -2, -2 - 2j]])
 
 
 @pytest.mark.parametrize("axes", [[1], [2], [1, 2], [0, 1, 2]])
@@ -192,7 +191,7 @@ def test_transforms_are_numpys(axes):
     ]
     for (kind, forward, scale), operand, result, expected in cases:
         found = call("ducc_fft", descriptor(kind, axes, forward, scale), operand, result=result)
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+        assert_allclose(found, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(

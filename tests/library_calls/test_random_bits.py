@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.ops.registry import CUSTOM_CALLS
-from tests.library_calls.by_jax import by_jax
+from tests.library_calls.calls import by_jax
 
 TARGETS = sorted(target for target in CUSTOM_CALLS if "threefry" in target)
 
@@ -49,10 +50,10 @@ def test_every_spelling_gives_jaxs_bits(target, shape):
     configs = ["", "{}"] if target.endswith("_ffi") else ["", older_config(int(np.prod(shape)))]
     for config in configs:
         for ours, theirs in zip(call(target, *operands, config=config), expected, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+            assert_array_equal(ours, theirs)
     if not target.endswith("_ffi"):
         found = call(target, *operands, np.array([np.prod(shape)], np.int64), config=older_config(-1))
-        np.testing.assert_array_equal(found[0], expected[0])
+        assert_array_equal(found[0], expected[0])
 
 
 @pytest.mark.slow
@@ -68,7 +69,7 @@ def test_random_numbers_of_jax_for_a_gpu_are_those_for_a_cpu():
             module = hloexec.from_jax(jax.jit(draw).trace(jax.random.key(0)).lower(lowering_platforms=(platform,)))
             expected = np.asarray(draw(jax.random.key(0)))
         assert target in hloexec.format(module)
-        np.testing.assert_array_equal(hloexec.run(module, np.zeros(2, np.uint32)), expected)
+        assert_array_equal(hloexec.run(module, np.zeros(2, np.uint32)), expected)
 
 
 def test_configs_of_another_length_or_number_are_refused():

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance import xla
@@ -77,8 +78,8 @@ def test_topk_finds_the_first_by_its_comparator_the_lower_index_first_among_equa
         x,
     )
     expected = np.argsort(-x, axis=-1, kind="stable")[:, :7]
-    np.testing.assert_array_equal(index, expected)
-    np.testing.assert_array_equal(found, np.take_along_axis(x, expected, -1))
+    assert_array_equal(index, expected)
+    assert_array_equal(found, np.take_along_axis(x, expected, -1))
 
 
 def test_what_xla_makes_of_top_k_runs():
@@ -86,7 +87,7 @@ def test_what_xla_makes_of_top_k_runs():
     compiled = jax.jit(lambda x: jax.lax.top_k(x, 5)).lower(x).compile()
     assert "TopK" in compiled.as_text()
     for ours, theirs in zip(hloexec.run(hloexec.from_jax(compiled), x), compiled(x), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
 
 
 def test_topk_without_a_comparator_is_that_of_xla():
@@ -102,7 +103,7 @@ ENTRY e {
 }
 """
     for ours, theirs in zip(hloexec.run(hloexec.parse(text), x), xla.run_hlo(text, x), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("comparator", [GREATER_OF_PAIRS, BY_VALUE_THEN_INDEX])
@@ -124,8 +125,8 @@ def test_approximate_search_is_exact(comparator, k, dimension):
         x,
     )
     expected = np.take(np.argsort(-x, axis=dimension, kind="stable"), range(k), dimension)
-    np.testing.assert_array_equal(index, expected)
-    np.testing.assert_array_equal(found, np.take_along_axis(x, expected, dimension))
+    assert_array_equal(index, expected)
+    assert_array_equal(found, np.take_along_axis(x, expected, dimension))
 
 
 def test_partial_reduce_keeps_the_first_ones():
@@ -140,7 +141,7 @@ def test_partial_reduce_keeps_the_first_ones():
         x,
     )
     assert set(np.sort(x)[-3:]) <= set(found)
-    np.testing.assert_array_equal(x[index], found)
+    assert_array_equal(x[index], found)
 
 
 @pytest.mark.parametrize(
@@ -219,9 +220,9 @@ def test_nearest_resizing_takes_elements(dtype):
     x = np.arange(30).reshape(1, 5, 6, 1).astype(dtype)
     found = resize("ResizeNearest", x, 10, 3, "01")
     assert found.dtype == x.dtype
-    np.testing.assert_array_equal(found[0, :, :, 0], x[0, :, :, 0][np.arange(10) // 2][:, [1, 3, 5]])
+    assert_array_equal(found[0, :, :, 0], x[0, :, :, 0][np.arange(10) // 2][:, [1, 3, 5]])
     aligned = resize("ResizeNearest", x, 3, 2, "10")
-    np.testing.assert_array_equal(aligned[0, :, :, 0], x[0, ::2, ::5, 0])
+    assert_array_equal(aligned[0, :, :, 0], x[0, ::2, ::5, 0])
 
 
 @pytest.mark.parametrize("config", ["00", "01", "10"])

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance import xla
 from hloexec.errors import UnsupportedError
 from hloexec.ops.contraction.dot import DOT_ALGORITHMS
-from hloexec.ops.library_calls.configs import enumerator, json_object
+from hloexec.ops.library_calls.configs import checked_attributes, enumerator, ffi_attributes, json_object
 from hloexec.ops.library_calls.cublas.matmul import gemm_config
 from tests.text.building import op
 
@@ -48,7 +52,7 @@ def test_a_convolution_of_2020_runs() -> None:
         module = hloexec.parse(op(body, x="f32[1,4,6,6]{3,2,1,0}", k="f32[1,1,4,3]{1,0,2,3}"))
         x, k = np.arange(144, dtype=np.float32).reshape(1, 4, 6, 6), np.arange(12, dtype=np.float32).reshape(1, 1, 4, 3)
         found.append(hloexec.run(module, x, k)[0])
-        np.testing.assert_array_equal(found[-1], np.einsum("nchw,co->nohw", x, k[0, 0]))
+        assert_array_equal(found[-1], np.einsum("nchw,co->nohw", x, k[0, 0]))
 
 
 @pytest.mark.parametrize("field", [None, "gemm_backend_config", "gemmBackendConfig"])
@@ -78,7 +82,7 @@ def test_a_triangular_solve_says_its_transposition_by_number() -> None:
     a, b = np.float32([[2, 0], [1, 4]]), np.float32([[2, 4], [5, 6]])
     for word, matrix in ((1, a), ('"TRANSPOSE"', a.T), (2, a.T)):
         module = hloexec.parse(op(body.format(word), a="f32[2,2]", b="f32[2,2]"))
-        np.testing.assert_array_equal(matrix @ hloexec.run(module, a, b)[0], b)
+        assert_array_equal(matrix @ hloexec.run(module, a, b)[0], b)
 
 
 def test_a_field_that_is_given_in_both_spellings_is_refused() -> None:
@@ -109,3 +113,45 @@ def test_algorithms_have_the_numbers_that_xla_writes() -> None:
         # PrecisionConfig.algorithm is field 2 of field 51 of an instruction.
         found = xla.parse_hlo(text).as_serialized_hlo_module_proto()
         assert bytes([2 << 3, number]) in found.partition(bytes([0x9A, 0x03]))[2][:10]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, {}),
+        ("", {}),
+        ("{}", {}),
+        ("{ }", {}),
+        ("{uplo = 76 : ui8}", {"uplo": 76}),
+        ("{left = true, transpose = false}", {"left": True, "transpose": False}),
+        ("{high = 7 : i32, low = -1 : i64}", {"high": 7, "low": -1}),
+        ("{recall = 9.500000e-01 : f32, one = 1.0}", {"recall": 0.95, "one": 1.0}),
+        ('{"a b" = "x, {y} = \\" z", k = 3}', {"a b": 'x, {y} = \\" z', "k": 3}),
+    ],
+)
+def test_attributes_are_read(text, expected):
+    found = ffi_attributes(text)
+    assert found == expected
+    assert [type(value) for value in found.values()] == [type(value) for value in expected.values()]
+
+
+@pytest.mark.parametrize(
+    "text", ["uplo = 76", "{uplo}", "{uplo = }", "{uplo = 76", "{= 3}", "{a = [1]}", "{a = 1 b = 2}", "{a = 1, , b = 2}", "{a = 0x7FC00000 : f32}", "{" * 100_000]
+)  # fmt: skip
+def test_other_texts_are_refused(text):
+    with pytest.raises(UnsupportedError, match="its backend_config"):
+        ffi_attributes(text)
+
+
+@given(st.text('{}=:," -.0123456789abtruefalsi8\\\n', max_size=40))
+def test_whatever_the_text_nothing_else_is_raised(text):
+    with suppress(UnsupportedError):
+        ffi_attributes("{" + text + "}")
+
+
+def test_each_attribute_must_be_there_known_and_permitted():
+    permitted = {"mode": (1, 2)}
+    assert checked_attributes("{mode = 2 : i8}", permitted) == {"mode": 2}
+    for text, message in (("{}", "lacks"), ("{mode = 3}", "is 3"), ("{mode = 1, more = 2}", "more")):
+        with pytest.raises(UnsupportedError, match=message):
+            checked_attributes(text, permitted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import EvaluationError, HloError, UnsupportedError
@@ -43,7 +44,7 @@ ENTRY e {{
 )
 def test_an_annotation_leaves_its_operand_as_it_is(target: str) -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(_module(target)), x), x)
+    assert_array_equal(hloexec.run(hloexec.parse(_module(target)), x), x)
 
 
 def test_a_marker_of_layers_gives_all_its_operands() -> None:
@@ -67,7 +68,7 @@ def test_a_sharding_annotation_is_the_identity_on_xla() -> None:
     xla = pytest.importorskip("conformance.xla")
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     sharded = _module("Sharding").replace('"Sharding"', '"Sharding", sharding={replicated}')
-    np.testing.assert_array_equal(xla.compile_hlo(sharded, 1, spmd=True).run(x)[0], x)
+    assert_array_equal(xla.compile_hlo(sharded, 1, spmd=True).run(x)[0], x)
 
 
 def test_an_annotation_has_one_operand() -> None:
@@ -87,7 +88,7 @@ ENTRY e {{
 }}
 """
     x = np.arange(3, dtype=np.float32)
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), x), x)
+    assert_array_equal(hloexec.run(hloexec.parse(text), x), x)
     assert hloexec.run(hloexec.parse(text.replace("ROOT ", "").replace("  t =", "  ROOT t =")), x) == ()
 
 

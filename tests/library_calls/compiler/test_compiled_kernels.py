@@ -7,22 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import UnsupportedError
 from hloexec.ops.registry import CUSTOM_CALLS
+from tests.text.building import op
 
 RECORDED = "jax._src.internal_test_util.export_back_compat_test_data.pallas"
 TARGETS = (
-    "tpu_custom_call",
-    "mosaic_gpu",
-    "mosaic_gpu_v2",
-    "__gpu$xla.gpu.triton",
-    "triton_kernel_call",
-    "triton_kernel_call_ffi",
-    "__gpu$xla.gpu.ptx",
-    "CuteDSLRT_NvJaxCutlassCall",
-)
+    "tpu_custom_call mosaic_gpu mosaic_gpu_v2 __gpu$xla.gpu.triton triton_kernel_call triton_kernel_call_ffi "
+    "__gpu$xla.gpu.ptx CuteDSLRT_NvJaxCutlassCall"
+).split()
 
 
 def text_of(target: str) -> str:
@@ -44,7 +40,7 @@ def test_a_kernel_is_refused_with_what_to_do_instead(target):
         hloexec.run(module, x)
     hloexec.register_custom_call(target, lambda x: x + 1)
     try:
-        np.testing.assert_array_equal(hloexec.run(module, x), x + 1)
+        assert_array_equal(hloexec.run(module, x), x + 1)
     finally:
         from hloexec.ops.library_calls.user_calls import unregister_custom_call
 
@@ -76,7 +72,7 @@ def test_what_is_lowered_with_interpret_runs():
 
     x, w = np.arange(96, dtype=np.float32).reshape(12, 8), np.eye(8, 3, dtype=np.float32)
     text = jax.jit(product).lower(x, w).compiler_ir("hlo").as_hlo_text(True)
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), x, w), x[:, :3])
+    assert_array_equal(hloexec.run(hloexec.parse(text), x, w), x[:, :3])
 
 
 def test_partitioning_by_python_functions_is_refused_before_running():
@@ -108,3 +104,36 @@ def test_every_target_that_jax_keeps_stable_has_an_entry():
     stable = _export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE
     assert len(stable) > 50
     assert {target for target in stable if not target.startswith("stablehlo.")} <= CUSTOM_CALLS.keys()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "stablehlo.dynamic_reduce_window",
+        "stablehlo.dynamic_rng_bit_generator",
+        "stablehlo.dynamic_top_k",
+        "stablehlo.dynamic_approx_top_k",
+        "dynamic_ducc_fft",
+    ],
+)
+def test_operations_whose_sizes_are_values_are_refused(target: str) -> None:
+    module = hloexec.parse(op(f'f32[4] custom-call(x, n), custom_call_target="{target}"', x="f32[4]", n="s32[1]"))
+    with pytest.raises(hloexec.UnsupportedError, match="refine the shapes of the module"):
+        hloexec.run(module, np.zeros(4, np.float32), np.zeros(1, np.int32))
+
+
+def test_what_refinement_marks_is_handed_on() -> None:
+    """StableHLO's refinement itself replaces the call by its first operand."""
+    text = 'f32[4] custom-call(x, n), custom_call_target="stablehlo.shape_refinement_operand_wrapper"'
+    x = np.arange(4, dtype=np.float32)
+    assert (hloexec.run(hloexec.parse(op(text, x="f32[4]", n="s64[1]")), x, np.array([4])) == x).all()
+
+
+def test_packed_nibbles_are_refused_in_a_sentence() -> None:
+    text = (
+        "s32[2,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}, "
+        "operand_precision={packed_nibble,packed_nibble}"
+    )
+    module = hloexec.parse(op(text, x="s8[2,4]", y="s8[4,3]"))
+    with pytest.raises(hloexec.HloError, match="each of its elements holds two numbers of four bits"):
+        hloexec.run(module, np.ones((2, 4), np.int8), np.ones((4, 3), np.int8))

@@ -23,7 +23,7 @@ ENTRY e {
 A, B = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
 
 
-@pytest.mark.parametrize("target", ["HostExecute", "__triton", "__triton_gemm", "__triton_softmax"])
+@pytest.mark.parametrize("target", "HostExecute __triton __triton_gemm __triton_softmax".split())
 @pytest.mark.parametrize("what", ["called_computations={called}", "to_apply=called"])
 def test_the_computation_is_called(target: str, what: str) -> None:
     module = hloexec.parse(CALL.replace("TARGET", target).replace("WHAT", what))

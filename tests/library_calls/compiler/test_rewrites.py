@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.values import TOKEN
@@ -46,11 +47,11 @@ def test_halves_of_f64_are_the_nearest_f32_and_the_nearest_to_what_it_leaves():
     with np.errstate(over="ignore"):
         nearest = values.astype(np.float32)
     low, high, again = run(halves("f64", "f32", 7), values)
-    np.testing.assert_array_equal(low, nearest)
-    np.testing.assert_array_equal(high, [np.float32(1 / 3 - float(nearest[0])), np.float32(-np.pi - float(nearest[1])), 0, 0, 0, 0, 2.0**-40])  # fmt: skip
+    assert_array_equal(low, nearest)
+    assert_array_equal(high, [np.float32(1 / 3 - float(nearest[0])), np.float32(-np.pi - float(nearest[1])), 0, 0, 0, 0, 2.0**-40])  # fmt: skip
     finite = np.isfinite(nearest)
     assert (np.abs(again[finite] - values[finite]) <= 2.0**-48 * np.abs(values[finite])).all()
-    np.testing.assert_array_equal(again[~finite], nearest[~finite])
+    assert_array_equal(again[~finite], nearest[~finite])
 
 
 @pytest.mark.parametrize(("whole", "half", "bits"), [("c64", "f32", 64), ("c128", "f64", 128)])
@@ -133,7 +134,7 @@ def test_slices_are_put_together_in_their_dimension():
 
 @pytest.mark.parametrize(
     "target",
-    ["SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"],
+    "SPMDFullToShardShape SPMDShardToFullShape xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape".split(),
 )
 def test_a_border_of_shards_is_nothing_on_one_device_and_refused_on_more(target):
     x = np.arange(4, dtype=np.float32)

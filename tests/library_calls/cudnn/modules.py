@@ -37,7 +37,3 @@ def call(target: str, *operands: Any, numerics: str = "reference", **how: Any) -
 def whole(*shape: int, seed: int = 0, dtype: Any = np.float32, largest: int = 3) -> Any:
     """Small whole numbers, of which every sum of products is exact in f32."""
     return np.random.default_rng(seed).integers(-largest, largest + 1, shape).astype(dtype)
-
-
-def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)

@@ -16,8 +16,9 @@ import hloexec
 from conformance.cell import shape_of
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from hloexec.ops.library_calls.cudnn.attention_parts import KINDS
-from tests.library_calls.by_jax import by_jax, with_gradients_by_jax
-from tests.library_calls.cudnn.modules import call, module, normal, whole
+from tests.drawing import normal
+from tests.library_calls.calls import by_jax, with_gradients_by_jax
+from tests.library_calls.cudnn.modules import call, module, whole
 
 jax = pytest.importorskip("jax")
 library = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
@@ -405,43 +406,43 @@ def test_a_modifier_of_scores_is_refused():
 @pytest.mark.parametrize(
     ("target", "sizes", "changes", "result", "message"),
     [
-        ("fmhaSoftmax", [(2, 3, 6, 8), (2, 3, 9, 8)], {}, "f32[2,3,6,4]", "operands queries, keys, values, but has 2"),
-        ("fmhaSoftmax", [(2, 3, 6, 8), (2, 2, 9, 8), (2, 2, 9, 4)], {}, "f32[2,3,6,4]", "do not fit each other"),
-        ("fmhaSoftmax", [(2, 3, 6, 8), (2, 3, 9, 7), (2, 3, 9, 4)], {}, "f32[2,3,6,4]", "do not fit each other"),
-        ("fmhaSoftmax", [(2, 3, 6), (2, 3, 9, 8), (2, 3, 9, 4)], {}, "f32[2,3,6,4]", "must have 4 dimensions"),
-        ("fmhaSoftmax", [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4)], {}, "f32[2,3,4,6]", r"f32\[2,3,6,4\]"),
-        ("fmhaSoftmax", [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4)], {}, "f32[2,3,6,4], f32[2,3,5]", r"f32\[2,3,6\]"),
+        ("fmhaSoftmax", "2,3,6,8 2,3,9,8", {}, "f32[2,3,6,4]", "operands queries, keys, values, but has 2"),
+        ("fmhaSoftmax", "2,3,6,8 2,2,9,8 2,2,9,4", {}, "f32[2,3,6,4]", "do not fit each other"),
+        ("fmhaSoftmax", "2,3,6,8 2,3,9,7 2,3,9,4", {}, "f32[2,3,6,4]", "do not fit each other"),
+        ("fmhaSoftmax", "2,3,6 2,3,9,8 2,3,9,4", {}, "f32[2,3,6,4]", "must have 4 dimensions"),
+        ("fmhaSoftmax", "2,3,6,8 2,3,9,8 2,3,9,4", {}, "f32[2,3,4,6]", r"f32\[2,3,6,4\]"),
+        ("fmhaSoftmax", "2,3,6,8 2,3,9,8 2,3,9,4", {}, "f32[2,3,6,4], f32[2,3,5]", r"f32\[2,3,6\]"),
         (
             "fmhaSoftmax",
-            [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4)],
+            "2,3,6,8 2,3,9,8 2,3,9,4",
             {"mask_type": "PADDING"},
             "f32[2,3,6,4]",
             "lengths",
         ),
         (
             "fmhaScaleBiasSoftmax",
-            [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4), (2, 3, 9, 6)],
+            "2,3,6,8 2,3,9,8 2,3,9,4 2,3,9,6",
             {},
             "f32[2,3,6,4]",
             "bias of the attention must broadcast",
         ),
         (
             "fmhaSoftmaxBackward",
-            [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4), (2, 3, 5), (2, 3, 6, 4), (2, 3, 6, 4)],
+            "2,3,6,8 2,3,9,8 2,3,9,4 2,3,5 2,3,6,4 2,3,6,4",
             {},
             "f32[2,3,6,8], f32[2,3,9,8], f32[2,3,9,4]",
             "what forward left",
         ),
         (
             "fmhaSoftmaxBackward",
-            [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4), (2, 3, 6), (2, 3, 6, 5), (2, 3, 6, 4)],
+            "2,3,6,8 2,3,9,8 2,3,9,4 2,3,6 2,3,6,5 2,3,6,4",
             {},
             "f32[2,3,6,8], f32[2,3,9,8], f32[2,3,9,4]",
             "output gradient of the attention",
         ),
         (
             "fmhaSoftmaxBackward",
-            [(2, 3, 6, 8), (2, 3, 9, 8), (2, 3, 9, 4), (2, 3, 6), (2, 3, 6, 4), (2, 3, 6, 4)],
+            "2,3,6,8 2,3,9,8 2,3,9,4 2,3,6 2,3,6,4 2,3,6,4",
             {},
             "f32[2,3,6,8], f32[2,3,9,8]",
             "3 results and scratch memory",
@@ -449,7 +450,7 @@ def test_a_modifier_of_scores_is_refused():
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(target, sizes, changes, result, message):
-    operands = [normal(*size) for size in sizes]
+    operands = [normal(*map(int, size.split(","))) for size in sizes.split()]
     text = module(f"__cudnn${target}", *operands, result=f"({result}, u8[0])", config=flash(**changes))
     with pytest.raises(VerificationError, match=message):
         hloexec.verify(hloexec.parse(text))

@@ -12,8 +12,9 @@ import pytest
 import hloexec
 from conformance.cell import shape_of
 from hloexec.errors import UnsupportedError, VerificationError
-from tests.library_calls.by_jax import by_jax
-from tests.library_calls.cudnn.modules import call, module, normal, whole
+from tests.drawing import normal
+from tests.library_calls.calls import by_jax
+from tests.library_calls.cudnn.modules import call, module, whole
 
 jax = pytest.importorskip("jax")
 library = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
@@ -66,7 +67,7 @@ def fused(causal: bool) -> Any:
 
     def attend(q: Any, k: Any, v: Any, gradient: Any, *factors: Any) -> Any:
         params = dict(zip(names, factors, strict=True)) | {
-            name: jax.numpy.zeros((1, 1, 1, 1), np.float32) for name in ("amax_dQ", "amax_dK", "amax_dV", "amax_dP")
+            name: jax.numpy.zeros((1, 1, 1, 1), np.float32) for name in "amax_dQ amax_dK amax_dV amax_dP".split()
         }
 
         def forward(q: Any, k: Any, v: Any, params: Any) -> Any:

@@ -14,8 +14,9 @@ import hloexec
 from conformance.cell import shape_of
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from hloexec.ops.library_calls.cudnn import convolutions, geometry
-from tests.library_calls.by_jax import with_gradients_by_jax
-from tests.library_calls.cudnn.modules import call, module, normal, whole
+from tests.drawing import normal
+from tests.library_calls.calls import with_gradients_by_jax
+from tests.library_calls.cudnn.modules import call, module, whole
 
 xla = pytest.importorskip("conformance.xla")
 
@@ -113,7 +114,7 @@ def test_a_gradient_is_the_adjoint_of_the_forward_convolution(name, position):
         assert np.vdot(dy, forward) == np.vdot(gradient, other)
 
 
-@pytest.mark.parametrize("name", ["2d", "strided", "dilated", "grouped", "depthwise", "3d"])
+@pytest.mark.parametrize("name", "2d strided dilated grouped depthwise 3d".split())
 def test_gradients_are_jaxs(name):
     """Sums of whole numbers are exact, so the gradients are equal."""
     jax = pytest.importorskip("jax")
@@ -344,7 +345,7 @@ def test_activations_are_known_by_their_numbers_too():
 
 def test_nan_passes_through_relu():
     x, w, bias = np.full((1, 1, 1), np.nan, np.float32), np.ones((1, 1, 1), np.float32), np.zeros(1, np.float32)
-    for mode in ("kRelu", "kRelu6", "kElu", "kLeakyRelu"):
+    for mode in "kRelu kRelu6 kElu kLeakyRelu".split():
         value = call(
             "__cudnn$convBiasActivationForward", x, w, bias, result="(f32[1,1,1], u8[0])",
             config=config(activation_mode=mode), attributes="window={size=1}, dim_labels=b0f_0io->b0f",
@@ -394,24 +395,24 @@ def test_a_call_without_config_labels_or_scale_is_refused():
 @pytest.mark.parametrize(
     ("target", "sizes", "result", "message"),
     [
-        ("convForward", [(1, 4, 4, 3)], "f32[1,4,4,3]", "must have 2 operands"),
-        ("convForward", [(1, 4, 4, 3), (3, 3, 4, 3)], "f32[1,4,4,3]", "input features"),
-        ("convForward", [(1, 4, 4, 3), (3, 3, 3, 3)], "f32[1,5,4,3]", r"f32\[1,4,4,3\]"),
-        ("convForward", [(1, 4, 4), (3, 3, 3, 3)], "f32[1,4,4,3]", "rank"),
-        ("convBackwardInput", [(1, 4, 5, 3), (3, 3, 3, 3)], "f32[1,4,4,3]", "gradient of the convolution's output"),
-        ("convBackwardFilter", [(1, 4, 4, 3), (1, 4, 4, 3)], "f32[3,2,3,3]", "window"),
-        ("convBiasActivationForward", [(1, 4, 4, 3), (3, 3, 3, 3)], "f32[1,4,4,3]", "3 or 4 operands"),
-        ("convBiasActivationForward", [(1, 4, 4, 3), (3, 3, 3, 3), (4,)], "f32[1,4,4,3]", "bias of the convolution"),
+        ("convForward", "1,4,4,3", "f32[1,4,4,3]", "must have 2 operands"),
+        ("convForward", "1,4,4,3 3,3,4,3", "f32[1,4,4,3]", "input features"),
+        ("convForward", "1,4,4,3 3,3,3,3", "f32[1,5,4,3]", r"f32\[1,4,4,3\]"),
+        ("convForward", "1,4,4 3,3,3,3", "f32[1,4,4,3]", "rank"),
+        ("convBackwardInput", "1,4,5,3 3,3,3,3", "f32[1,4,4,3]", "gradient of the convolution's output"),
+        ("convBackwardFilter", "1,4,4,3 1,4,4,3", "f32[3,2,3,3]", "window"),
+        ("convBiasActivationForward", "1,4,4,3 3,3,3,3", "f32[1,4,4,3]", "3 or 4 operands"),
+        ("convBiasActivationForward", "1,4,4,3 3,3,3,3 4", "f32[1,4,4,3]", "bias of the convolution"),
         (
             "convBiasActivationForward",
-            [(1, 4, 4, 3), (3, 3, 3, 3), (3,), (3, 4, 4, 1)],
+            "1,4,4,3 3,3,3,3 3 3,4,4,1",
             "f32[1,4,4,3]",
             "side input of the convolution",
         ),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(target, sizes, result, message):
-    operands = [whole(*size) for size in sizes]
+    operands = [whole(*map(int, size.split(","))) for size in sizes.split()]
     text = module(f"__cudnn${target}", *operands, result=tupled(result), config=config(), attributes=FUSED)
     with pytest.raises(VerificationError, match=message):
         hloexec.verify(hloexec.parse(text))

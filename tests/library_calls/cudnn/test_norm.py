@@ -11,8 +11,9 @@ import pytest
 import hloexec
 from conformance.cell import shape_of
 from hloexec.errors import UnsupportedError, VerificationError
-from tests.library_calls.by_jax import by_jax, with_gradients_by_jax
-from tests.library_calls.cudnn.modules import call, module, normal
+from tests.drawing import normal
+from tests.library_calls.calls import by_jax, with_gradients_by_jax
+from tests.library_calls.cudnn.modules import call, module
 
 jax = pytest.importorskip("jax")
 
@@ -151,18 +152,18 @@ def test_what_cannot_be_done_is_said_in_words(changes, reason):
 @pytest.mark.parametrize(
     ("kind", "sizes", "result", "message"),
     [
-        ("LAYER_FWD_INFER", [(6, 4), (1, 4)], "(f32[6,4], u8[1])", "must have 3 operands"),
-        ("LAYER_BWD", [(6, 4), (1, 4), (1, 4)], "(f32[6,4], f32[1,4], f32[1,4], u8[1])", "must have 5 operands"),
-        ("LAYER_FWD_INFER", [(6, 4), (4,), (1, 4)], "(f32[6,4], u8[1])", "scale of the normalization"),
-        ("LAYER_FWD_INFER", [(6, 4), (1, 4), (6, 4)], "(f32[6,4], u8[1])", "bias of the normalization"),
-        ("LAYER_BWD", [(6, 4), (1, 4), (6, 4), (1, 1), (6, 1)], "(f32[6,4], f32[1,4], f32[1,4], u8[1])", "expectation"),
-        ("LAYER_BWD", [(6, 4), (1, 4), (6, 4), (6, 1), (6, 1)], "(f32[6,4], f32[1,4])", "3 results"),
-        ("LAYER_FWD_INFER", [(6, 4), (1, 4), (1, 4)], "(f32[6,5], u8[1])", r"f32\[6,4\]"),
-        ("LAYER_FWD_TRAIN", [(6, 4), (1, 4), (1, 4)], "(f32[6,4], f32[6], f32[6], u8[1])", r"f32\[6,1\]"),
+        ("LAYER_FWD_INFER", "6,4 1,4", "(f32[6,4], u8[1])", "must have 3 operands"),
+        ("LAYER_BWD", "6,4 1,4 1,4", "(f32[6,4], f32[1,4], f32[1,4], u8[1])", "must have 5 operands"),
+        ("LAYER_FWD_INFER", "6,4 4 1,4", "(f32[6,4], u8[1])", "scale of the normalization"),
+        ("LAYER_FWD_INFER", "6,4 1,4 6,4", "(f32[6,4], u8[1])", "bias of the normalization"),
+        ("LAYER_BWD", "6,4 1,4 6,4 1,1 6,1", "(f32[6,4], f32[1,4], f32[1,4], u8[1])", "expectation"),
+        ("LAYER_BWD", "6,4 1,4 6,4 6,1 6,1", "(f32[6,4], f32[1,4])", "3 results"),
+        ("LAYER_FWD_INFER", "6,4 1,4 1,4", "(f32[6,5], u8[1])", r"f32\[6,4\]"),
+        ("LAYER_FWD_TRAIN", "6,4 1,4 1,4", "(f32[6,4], f32[6], f32[6], u8[1])", r"f32\[6,1\]"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(kind, sizes, result, message):
-    operands = [normal(*size) for size in sizes]
+    operands = [normal(*map(int, size.split(","))) for size in sizes.split()]
     text = module("__cudnn$norm", *operands, result=result, config=config(kind))
     with pytest.raises(VerificationError, match=message):
         hloexec.verify(hloexec.parse(text))

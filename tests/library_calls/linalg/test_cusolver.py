@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance.cell import shape_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.ops.registry import CUSTOM_CALLS
-from tests.library_calls.by_jax import by_jax
+from tests.library_calls.calls import by_jax
 from tests.library_calls.linalg.matrices import DTYPES, adjoint, definite, hermitian, matrices
 
 pytest.importorskip("scipy")
@@ -32,25 +33,12 @@ linalg = jax.lax.linalg
 
 RECORDED = "jax._src.internal_test_util.export_back_compat_test_data"
 FILES = (
-    "cuda_cholesky_solver_potrf",
-    "cuda_eigh_cusolver_syev",
-    "cuda_lu_cusolver_getrf",
-    "cuda_lu_pivots_to_permutation",
-    "cuda_qr_cusolver_geqrf",
-    "cuda_svd_cusolver_gesvd",
-    "cuda_threefry2x32",
-    "cuda_tridiagonal_cusolver_sytrd",
-    "cuda_tridiagonal_solve",
-    "gpu_eigh_solver_syev",
-    "rocm_cholesky_solver_potrf",
-    "rocm_eigh_hipsolver_syev",
-    "rocm_lu_pivots_to_permutation",
-    "rocm_lu_rocsolver_getrf",
-    "rocm_qr_hipsolver_geqrf",
-    "rocm_svd_hipsolver_gesvd",
-    "rocm_threefry2x32",
-    "rocm_tridiagonal_hipsolver_sytrd",
-)
+    "cuda_cholesky_solver_potrf cuda_eigh_cusolver_syev cuda_lu_cusolver_getrf cuda_lu_pivots_to_permutation "
+    "cuda_qr_cusolver_geqrf cuda_svd_cusolver_gesvd cuda_threefry2x32 cuda_tridiagonal_cusolver_sytrd "
+    "cuda_tridiagonal_solve gpu_eigh_solver_syev rocm_cholesky_solver_potrf rocm_eigh_hipsolver_syev "
+    "rocm_lu_pivots_to_permutation rocm_lu_rocsolver_getrf rocm_qr_hipsolver_geqrf rocm_svd_hipsolver_gesvd "
+    "rocm_threefry2x32 rocm_tridiagonal_hipsolver_sytrd"
+).split()
 
 
 def close(actual: Any, expected: Any, *, unit: float | None = None) -> None:
@@ -100,7 +88,7 @@ def agree(name: str, ours: list[Any], theirs: list[Any], inputs: list[Any]) -> N
             if found.dtype.kind in "fc":
                 close(found, expected)
             else:
-                np.testing.assert_array_equal(found, expected)
+                assert_array_equal(found, expected)
 
 
 @pytest.mark.slow_cases("cuda_cholesky_solver_potrf", "cuda_tridiagonal_solve")
@@ -177,7 +165,7 @@ def test_both_give_the_same_where_the_routine_is_the_same(name, platform):
             if theirs.dtype.kind in "fc":
                 close(ours, theirs)
             else:
-                np.testing.assert_array_equal(ours, theirs)
+                assert_array_equal(ours, theirs)
 
 
 @pytest.mark.sampled(3)
@@ -244,7 +232,7 @@ def test_failures_are_told_as_on_the_cpu(function):
     a = np.stack([np.eye(3), -np.eye(3), np.full((3, 3), np.nan)]).astype(np.float32)
     found, expected, _ = run_both("cuda", function, a)
     for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+        assert_array_equal(np.isnan(ours), np.isnan(theirs))
 
 
 # Calls by hand: the older spelling with its C structures, and what JAX lowers only where a GPU is present
@@ -280,8 +268,8 @@ def test_older_calls_say_in_bytes_what_newer_ones_say_in_attributes(vendor, uplo
         config=struct.pack("3i", 0, 2, 4),
     )
     for ours, theirs, third in zip((lu, pivots, info), newer, batched, strict=False):
-        np.testing.assert_array_equal(ours, theirs)
-        np.testing.assert_array_equal(ours, third)
+        assert_array_equal(ours, theirs)
+        assert_array_equal(ours, third)
     older = struct.pack("5i", 0, uplo, 2, 4, 9)
     for name in ("syevd", "syevj"):
         found = call(f"{vendor}solver_{name}", a, results=f"({shape}, f32[2,4], s32[2], f32[9])", config=older)
@@ -292,7 +280,7 @@ def test_older_calls_say_in_bytes_what_newer_ones_say_in_attributes(vendor, uplo
             config="{algorithm = 0 : ui8, lower = true}",
         )
         for ours, theirs in zip(found, newer, strict=False):
-            np.testing.assert_array_equal(ours, theirs)
+            assert_array_equal(ours, theirs)
     found = call(
         f"{vendor}solver_sytrd",
         a,
@@ -306,12 +294,12 @@ def test_older_calls_say_in_bytes_what_newer_ones_say_in_attributes(vendor, uplo
         config="{lower = true}",
     )
     for ours, theirs in zip(found, newer, strict=False):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
     positive = definite(np.float32, 2, 4, 4)
     for config in (struct.pack("iiqqi4x", 0, uplo, 2, 4, 9), struct.pack("iiqq", 0, uplo, 2, 4)):
         found = call(f"{vendor}solver_potrf", positive, results=f"({shape}, s32[2], s8[9])", config=config)
         close(np.tril(found[0]) @ adjoint(np.tril(found[0])), positive)
-        np.testing.assert_array_equal(np.triu(found[0], 1), np.triu(positive, 1))
+        assert_array_equal(np.triu(found[0], 1), np.triu(positive, 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -330,7 +318,7 @@ def test_older_qr_and_its_product_multiply_back(dtype):
         results=f"({name}[2,6,4], {name}[2,4], s8[16], s8[16])",
         config=struct.pack("4i", kind, 2, 6, 4),
     )
-    np.testing.assert_array_equal(batched[0], qr)
+    assert_array_equal(batched[0], qr)
     q, *_ = call(
         "cusolver_orgqr",
         qr,
@@ -427,7 +415,7 @@ def test_xlas_cholesky_has_info_and_leaves_the_other_triangle(dtype, lower):
     triangle, other = (np.tril, np.triu) if lower else (np.triu, np.tril)
     kept = triangle(factor[good])
     close(kept @ adjoint(kept) if lower else adjoint(kept) @ kept, a[good])
-    np.testing.assert_array_equal(other(factor[good], 1 if lower else -1), other(a[good], 1 if lower else -1))
+    assert_array_equal(other(factor[good], 1 if lower else -1), other(a[good], 1 if lower else -1))
 
 
 @pytest.mark.parametrize("transpose", ["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])

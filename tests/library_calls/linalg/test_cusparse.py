@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import element_type_of
 from hloexec.errors import EvaluationError, HloError, UnsupportedError
 from hloexec.ops.library_calls.configs import bytes_of_attribute, ffi_attributes
-from tests.library_calls.by_jax import by_jax
+from tests.library_calls.calls import by_jax
 
 jax = pytest.importorskip("jax")
 
@@ -88,12 +89,12 @@ def test_products_are_those_of_dense_matrices(kind, dtype, columns):
         name = f"sparse_{kind}_{'matvec' if columns is None else 'matmat'}"
         descriptor = product_descriptor(len(parts[0]), rhs, op)
         found, workspace = call(f"cu{name}_ffi", *parts, rhs, results=results, descriptor=descriptor)
-        np.testing.assert_array_equal(found, matrix @ rhs)
+        assert_array_equal(found, matrix @ rhs)
         assert not workspace.any()
         for older in (False, True):
             descriptor = product_descriptor(len(parts[0]), rhs, op, older=older)
             found, _ = call(f"hip{name}", *parts, rhs, results=results, descriptor=descriptor, typed=False)
-            np.testing.assert_array_equal(found, matrix @ rhs)
+            assert_array_equal(found, matrix @ rhs)
 
 
 @pytest.mark.slow_cases("float32-csr", "complex64-coo")
@@ -109,7 +110,7 @@ def test_conversions_are_jaxs(kind, dtype):
     descriptor = sparse_descriptor(count)
     results = [(dtype, dense.shape), (np.int8, (5,))]
     found, _ = call(f"cusparse_{kind}_todense_ffi", *parts, results=results, descriptor=descriptor)
-    np.testing.assert_array_equal(found, dense)
+    assert_array_equal(found, dense)
     length = count + 4
     sizes = (length, length, ROWS + 1 if kind == "csr" else length)
     results = [(part.dtype, (size,)) for part, size in zip(parts, sizes, strict=True)] + [(np.int8, (5,))]
@@ -121,7 +122,7 @@ def test_conversions_are_jaxs(kind, dtype):
         return [getattr(matrix, name) for name in names]
 
     for ours, theirs, size in zip(found, by_jax(converted, dense), (count, count, len(parts[2])), strict=False):
-        np.testing.assert_array_equal(ours[:size], theirs)
+        assert_array_equal(ours[:size], theirs)
         assert not ours[size:].any()
 
 
@@ -145,9 +146,7 @@ def test_sparse_systems_have_the_solution_that_jax_finds(dtype):
     kind = (np.float32, np.float64, np.complex64, np.complex128).index(dtype)
     older = struct.pack("4id", kind, ROWS, len(data), 1, 1e-6)
     operands, results = (data, indptr, indices, b), [(dtype, (ROWS,))]
-    np.testing.assert_array_equal(
-        call("cusolver_csrlsvqr", *operands, results=results, descriptor=older, typed=False), x
-    )
+    assert_array_equal(call("cusolver_csrlsvqr", *operands, results=results, descriptor=older, typed=False), x)
     with pytest.raises(HloError, match="3 equations"):
         older = struct.pack("4id", kind, 3, len(data), 1, 1e-6)
         call("cusolver_csrlsvqr", *operands, results=results, descriptor=older, typed=False)

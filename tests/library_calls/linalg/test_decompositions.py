@@ -9,12 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance.cell import shape_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.errors import HloError, UnsupportedError
-from tests.library_calls.by_jax import by_jax
+from tests.library_calls.calls import by_jax
 from tests.library_calls.linalg.matrices import DTYPES, adjoint, close, matrices
 
 
@@ -90,7 +91,7 @@ def test_qr_has_the_signs_that_a_tpu_gives_it():
 def test_lu_is_what_a_tpu_gave():
     a = np.arange(9, dtype=np.float32).reshape(3, 3)
     lu, pivots, permutation = call("LuDecomposition", a, results="(f32[3,3], s32[3], s32[3])")
-    np.testing.assert_array_equal(lu, [[6, 7, 8], [0, 1, 2], [0.5, 0.5, 0]])  # every step is exact in f32
+    assert_array_equal(lu, [[6, 7, 8], [0, 1, 2], [0.5, 0.5, 0]])  # every step is exact in f32
     assert pivots.tolist() == [2, 2, 2]
     assert permutation.tolist() == [2, 0, 1]
 
@@ -107,8 +108,8 @@ def test_lu_multiplies_back_and_pivots_as_lapack(dtype, shape):
     lower = np.tril(lu[..., :least], -1) + np.eye(shape[-2], least, dtype=dtype)
     close(lower @ np.triu(lu[..., :least, :]), np.take_along_axis(a, permutation[..., None], -2))
     expected = by_jax(pytest.importorskip("jax").lax.linalg.lu, a)
-    np.testing.assert_array_equal(pivots, expected[1])
-    np.testing.assert_array_equal(permutation, expected[2])
+    assert_array_equal(pivots, expected[1])
+    assert_array_equal(permutation, expected[2])
     close(lu, expected[0])
 
 
@@ -118,7 +119,7 @@ def test_pivots_become_the_permutation_that_jax_computes(target):
     pivots = np.sort(np.random.default_rng(0).integers(0, 8, (2, 3, 4)).astype(np.int32), -1) % 8
     pivots = np.maximum(pivots, np.arange(4, dtype=np.int32))
     expected = by_jax(functools.partial(linalg.lu_pivots_to_permutation, permutation_size=8), pivots)
-    np.testing.assert_array_equal(call(target, pivots, results="s32[2,3,8]"), expected)
+    assert_array_equal(call(target, pivots, results="s32[2,3,8]"), expected)
 
 
 def test_sizes_that_configs_of_pivots_repeat_must_be_those_of_the_shapes():
@@ -127,7 +128,7 @@ def test_sizes_that_configs_of_pivots_repeat_must_be_those_of_the_shapes():
     expected = call(target, pivots, results=results)
     structure = struct.pack("qii", 2, 2, 3)
     for config in (structure, "{}", "{permutation_size = 3 : i32}"):
-        np.testing.assert_array_equal(pivots_call(pivots, config), expected)
+        assert_array_equal(pivots_call(pivots, config), expected)
     for config in (struct.pack("qii", 2, 3, 3), "{permutation_size = 4 : i32}"):
         with pytest.raises(HloError, match="_size = "):
             pivots_call(pivots, config)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
 from conformance.xla import COMPILED_SOONEST
@@ -124,11 +125,9 @@ def test_calls_give_what_xla_gives(name, dtype):
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         if theirs.dtype.kind in "fc":
-            np.testing.assert_allclose(
-                ours, theirs, rtol=0, atol=4 * np.finfo(theirs.dtype).eps * np.abs(theirs).max(initial=0)
-            )
+            assert_allclose(ours, theirs, rtol=0, atol=4 * np.finfo(theirs.dtype).eps * np.abs(theirs).max(initial=0))
         else:
-            np.testing.assert_array_equal(ours, theirs)
+            assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("uplo", "LU")
@@ -141,7 +140,7 @@ def test_factors_of_many_small_matrices_multiply_back(dtype, uplo):
     config = f"{{uplo = {ord(uplo)} : ui8}}"
     results = [(dtype, a.shape), (np.int32, (50,))]
     found, info = call(target("potrf", dtype), a, results=results, config=config)
-    np.testing.assert_array_equal(kept(found, 1 if uplo == "L" else -1), kept(a, 1 if uplo == "L" else -1))
+    assert_array_equal(kept(found, 1 if uplo == "L" else -1), kept(a, 1 if uplo == "L" else -1))
     lower = (np.tril(found) if uplo == "L" else adjoint(np.triu(found))).astype(np.clongdouble)
     bound = 2 * 7 * np.finfo(dtype).eps * (np.abs(lower) @ np.abs(adjoint(lower))).real
     assert (np.abs(lower @ adjoint(lower) - a) <= bound).all()
@@ -150,13 +149,13 @@ def test_factors_of_many_small_matrices_multiply_back(dtype, uplo):
     a[3, 2, 2] = -1
     mixed, info = call(target("potrf", dtype), a, results=results, config=config)
     alone, code = call(target("potrf", dtype), a[3], results=[(dtype, (6, 6)), (np.int32, ())], config=config)
-    np.testing.assert_array_equal(mixed[3], alone)
+    assert_array_equal(mixed[3], alone)
     assert (info[3], np.count_nonzero(info)) == (code, 1)
     assert code == 3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", ["LLNN", "LUTN", "RLCU", "RUNN", "LLCU"])
+@pytest.mark.parametrize("options", "LLNN LUTN RLCU RUNN LLCU".split())
 def test_solutions_of_many_small_systems_fulfil_them(dtype, options):
     """As far as substitution promises of each element (Higham, Theorem 8.5), its constant doubled for complex numbers."""
     side, uplo, trans, diag = options
@@ -174,7 +173,7 @@ def test_solutions_of_many_small_systems_fulfil_them(dtype, options):
 
 
 @pytest.mark.slow_cases("solve", "svd", "qr")
-@pytest.mark.parametrize("name", ["solve", "eigh", "svd", "qr"])
+@pytest.mark.parametrize("name", "solve eigh svd qr".split())
 def test_modules_that_xla_has_optimized_run_too(name):
     """LAPACK's results are the same; what surrounds them may be fused. 64 ULPs of the largest element, well conditioned."""
     a = definite(np.float32, 3, 8, 8) + 8 * np.eye(8, dtype=np.float32)
@@ -183,7 +182,7 @@ def test_modules_that_xla_has_optimized_run_too(name):
     compiled = jax.jit(function).lower(a).compile()
     found = jax.tree.leaves(hloexec.run(hloexec.from_jax(compiled), a))
     for ours, theirs in zip(found, jax.tree.leaves(compiled(a)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=64 * 2.0**-23 * np.abs(theirs).max())
+        assert_allclose(ours, theirs, rtol=0, atol=64 * 2.0**-23 * np.abs(theirs).max())
 
 
 @pytest.mark.slow
@@ -209,7 +208,7 @@ def test_eigenvectors_of_tridiagonal_matrices_diagonalize_them():
 def test_a_matrix_that_is_not_definite_gives_nan_as_in_xla():
     a = np.stack([np.eye(3), -np.eye(3)]).astype(np.float32)
     found, expected = run_both(linalg.cholesky, a)
-    np.testing.assert_array_equal(found[0], expected[0])
+    assert_array_equal(found[0], expected[0])
     assert np.isnan(np.diag(found[0][1])).all()
 
 
@@ -219,11 +218,11 @@ def test_values_that_are_not_finite_end_as_in_xla(name):
     a[1, 2, 3] = np.nan
     found, expected = run_both(CALLS[name][0], a)
     for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+        assert_array_equal(np.isnan(ours), np.isnan(theirs))
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["cholesky", "qr", "svd", "eigh", "eig", "schur", "lu"])
+@pytest.mark.parametrize("name", "cholesky qr svd eigh eig schur lu".split())
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3)])
 def test_empty_matrices_and_batches_have_empty_factors(name, shape):
     found, expected = run_both(CALLS[name][0], np.zeros(shape, np.float32))
@@ -308,7 +307,7 @@ def test_the_older_spelling_says_the_same(name, dtype):
     typed = call(target(name, dtype), a, results=_declared(" ".join(kept), dtype, shape), config=config or "{}")
     by_name = dict(zip(results.split(), older, strict=True))
     for part, value in zip(kept, typed, strict=True):
-        np.testing.assert_array_equal(by_name[part], value)
+        assert_array_equal(by_name[part], value)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -329,7 +328,7 @@ def test_triangular_solve_may_have_alpha_behind_its_operands(dtype):
     name, results = target("trsm", dtype), [(dtype, b.shape)]
     (plain,) = call(name, a, b, results=results, config=config)
     (x,) = call(name, a, b, np.asarray(2, dtype), results=results, config=config)
-    np.testing.assert_array_equal(x, 2 * plain)
+    assert_array_equal(x, 2 * plain)
     for factor in (np.ones(1, dtype), np.int32(1)):
         with pytest.raises(HloError, match="must be a scalar of the type of the others"):
             call(name, a, b, factor, results=results, config=config)

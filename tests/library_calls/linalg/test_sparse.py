@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from conformance.xla import COMPILED_SOONEST
 from hloexec.errors import EvaluationError, ShapeError
 from hloexec.ops.library_calls.linalg.sparse import CsrTimesDense
 from hloexec.ops.registry import CUSTOM_CALLS
-from tests.library_calls.by_jax import by_jax
+from tests.library_calls.calls import by_jax
 
 jax = pytest.importorskip("jax")
 
@@ -42,8 +43,8 @@ def test_products_are_xlas(dtype, columns):
     module = hloexec.from_jax(lowered)
     assert "cpu_csr_sparse_dense_ffi" in hloexec.format(module)
     found = hloexec.run(module, *(np.asarray(leaf) for leaf in jax.tree.leaves((matrix, rhs))))
-    np.testing.assert_array_equal(found, np.asarray(lowered.compile({**COMPILED_SOONEST})(matrix, rhs)))
-    np.testing.assert_array_equal(found, dense.astype(dtype) @ rhs)
+    assert_array_equal(found, np.asarray(lowered.compile({**COMPILED_SOONEST})(matrix, rhs)))
+    assert_array_equal(found, dense.astype(dtype) @ rhs)
 
 
 DATA, INNER, RHS = np.ones(3, np.float32), np.arange(3, dtype=np.int32), np.ones(3, np.float32)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.ops.library_calls.linalg import solver_calls
 from hloexec.ops.library_calls.linalg.solver_calls import STACKS
@@ -51,7 +52,7 @@ def test_lu_factors_multiply_to_the_permuted_matrix(dtype, sizes, used):
     """|L U − P A| ≤ γₙ |L| |U| for each element (theorem 9.3), and the pivots are those that XLA finds."""
     (lu, pivots, permutation), (_, expected, _) = run_both(CALLS["lu"][0], matrices(dtype, COUNT, *sizes))
     assert used == ["getrf"]
-    np.testing.assert_array_equal(pivots, expected)
+    assert_array_equal(pivots, expected)
     steps = min(sizes)
     lower = _in_double(np.tril(lu, -1)[..., :steps] + np.eye(sizes[0], steps))
     upper = _in_double(np.triu(lu)[..., :steps, :])
@@ -74,7 +75,7 @@ def test_qr_factors_multiply_to_the_matrix(dtype, sizes, used):
     assert (errors <= bound * np.linalg.norm(_in_double(a), axis=1)).all()
     assert (np.linalg.norm(adjoint(q) @ q - np.eye(steps), axis=1) <= bound).all()
     signs = np.sign(np.diagonal(r.real, axis1=1, axis2=2)), np.sign(np.diagonal(expected.real, axis1=1, axis2=2))
-    np.testing.assert_array_equal(*signs)
+    assert_array_equal(*signs)
 
 
 @pytest.mark.parametrize("spoilt", [0, np.nan, np.inf])
@@ -89,7 +90,7 @@ def test_where_a_matrix_is_singular_or_not_finite_all_are_lapacks(dtype, spoilt,
         assert used == ["getrf"] * len(used)
         for number in range(COUNT):
             for ours, alone in zip(found, call(name, a[number], results=kinds), strict=True):
-                np.testing.assert_array_equal(ours[number], alone)
+                assert_array_equal(ours[number], alone)
     if spoilt == 0:
         assert found[2][7] == 1
 

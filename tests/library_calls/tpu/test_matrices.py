@@ -121,7 +121,7 @@ def test_eigenvectors_are_the_rows_of_blocks_and_padding_stays_in_place(batch):
         ("QrDecompositionBlock", ["f32[4,2]"], "(f32[4,2], f32[4])"),
         ("CompactWyHelper", ["f32[2,3]"], "f32[2,3]"),
         ("EighTpu", ["f32[2,2]"] * 3, "(f32[2], f32[2], f32[2,2], f32[2,2], f32[2,2])"),
-        ("EighTpu", ["f32[2,2]", "f32[2,2]", "f32[2,2]", "f32[1,1]"], "f32[2]"),
+        ("EighTpu", "f32[2,2] f32[2,2] f32[2,2] f32[1,1]".split(), "f32[2]"),
     ],
 )
 def test_calls_that_do_not_fit_are_refused(target, operands, results):

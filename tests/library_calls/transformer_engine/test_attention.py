@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from conformance.cell import shape_of
 from hloexec.core.dtypes import element_type_of
 from tests.drawing import examples
-from tests.library_calls.by_jax import by_jax
-from tests.library_calls.calls import HALF_ULP, U32, numbers, refusal, run_call, wide, within
+from tests.library_calls.calls import HALF_ULP, U32, by_jax, numbers, refusal, run_call, wide, within
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
 jnp = pytest.importorskip("jax.numpy")
@@ -152,8 +151,17 @@ def lengths(sizes: list[int]) -> Any:
     return np.cumsum([0, *sizes]).astype(np.int32)
 
 
-def check(case: Case, name: str, operands: tuple[Any, ...], tail: list[Any], auxiliary: str, **changes: Any) -> None:
+def check(
+    case: Case,
+    name: str,
+    tail: list[Any],
+    operands: tuple[Any, ...] | None = None,
+    auxiliary: str | None = None,
+    **changes: Any,
+) -> None:
     """Forward and backward through their calls, against f64."""
+    operands = operands or (case.q, case.k, case.v)
+    auxiliary = auxiliary or sums_shape(case.q)
     attributes = ATTRIBUTES | {"scaling_factor": case.scale} | changes
     newer = "softmax_type" in changes
     bias = np.zeros(0, case.q.dtype) if case.bias is None else case.bias
@@ -186,35 +194,36 @@ def check(case: Case, name: str, operands: tuple[Any, ...], tail: list[Any], aux
         within(found[4].reshape(-1), gradients[4], "f32", bound["sink"])
 
 
-def plain_tail(batch: int, queries: list[int], keys: list[int]) -> list[Any]:
+def sums_shape(q: Any) -> str:
+    b, s, h, _ = q.shape
+    return f"f32[{b},{h},{s},1]"
+
+
+def drawn(name: str = "f32", b: int = 2, s: int = 5, t: int = 7, h: int = 4, g: int = 2, d: int = 8, e: int = 6) -> Any:
+    """Queries, keys and values."""
+    return numbers(1, (b, s, h, d), name), numbers(2, (b, t, g, d), name), numbers(3, (b, t, g, e), name)
+
+
+def plain_tail(queries: list[int], keys: list[int]) -> list[Any]:
     nothing = np.zeros(0, np.float32)
     return [lengths(queries), lengths(keys), *[nothing] * 6]
 
 
-@pytest.mark.sampled(20)
-@pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize("mask", MASKS)
-def test_forward_and_backward_follow_each_mask(mask, name):
-    b, s, t, h, g, d, e = 2, 5, 7, 4, 2, 8, 6
-    queries, keys = [5, 3], [7, 2]
-    q, k, v = numbers(1, (b, s, h, d), name), numbers(2, (b, t, g, d), name), numbers(3, (b, t, g, e), name)
-    case = Case(q, k, v, seen(mask, queries, keys, s, t))
-    tail = plain_tail(b, queries, keys)
-    check(case, name, (q, k, v), tail, f"f32[{b},{h},{s},1]", mask_type=MASKS[mask])
-
-
-@pytest.mark.slow_cases(
-    "none--1-1", "padding-1-2", "causal-2-0", "causal-1-2", "padding causal-2-0", "padding causal bottom-1-2"
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize(
+    ("name", "left", "right"),
+    [
+        *((name, -1, -1) for name in ("f32", "bf16", "f16")),
+        *(("f32", *ends) for ends in ((2, 0), (0, -1), (1, 2), (-1, 1))),
+    ],
 )
-@pytest.mark.parametrize(("left", "right"), [(2, 0), (0, -1), (1, 2), (-1, 1)])
 @pytest.mark.parametrize("mask", MASKS)
-def test_a_window_bounds_the_keys_on_both_sides(mask, left, right):
-    b, s, t, h, g, d, e = 2, 5, 7, 4, 2, 8, 6
-    queries, keys = [5, 4], [7, 3]
-    q, k, v = numbers(1, (b, s, h, d)), numbers(2, (b, t, g, d)), numbers(3, (b, t, g, e))
-    case = Case(q, k, v, seen(mask, queries, keys, s, t, left, right))
-    window = {"window_size_left": left, "window_size_right": right}
-    check(case, "f32", (q, k, v), plain_tail(b, queries, keys), f"f32[{b},{h},{s},1]", mask_type=MASKS[mask], **window)
+def test_masks_and_windows_bound_the_keys_forward_and_backward(mask, name, left, right):
+    queries, keys = [5, 3], [7, 2]
+    q, k, v = drawn(name)
+    case = Case(q, k, v, seen(mask, queries, keys, 5, 7, left, right))
+    window = {"window_size_left": left, "window_size_right": right} if (left, right) != (-1, -1) else {}
+    check(case, name, plain_tail(queries, keys), mask_type=MASKS[mask], **window)
 
 
 @pytest.mark.slow
@@ -224,8 +233,7 @@ def test_queries_keys_and_values_may_lie_in_one_array(layout, groups):
     b, s, h, d = 2, 5, 4, 8
     q, k, v = (numbers(n, (b, s, h if n == 1 else groups, d), "bf16") for n in (1, 2, 3))
     case = Case(q, k, v, seen("causal", [s] * b, [s] * b, s, s))
-    tail = plain_tail(b, [s] * b, [s] * b)
-    check(case, "bf16", packed(q, k, v, layout), tail, f"f32[{b},{h},{s},1]", qkv_layout=layout)
+    check(case, "bf16", plain_tail([s] * b, [s] * b), packed(q, k, v, layout), qkv_layout=layout)
 
 
 @pytest.mark.sampled(2)
@@ -233,24 +241,18 @@ def test_queries_keys_and_values_may_lie_in_one_array(layout, groups):
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("dims", [(1, 1), (1, 4), (2, 1), (2, 4)])
 def test_a_bias_is_added_before_or_after_the_scale_and_broadcast(first, dims):
-    b, s, t, h, g, d, e = 2, 5, 7, 4, 2, 8, 6
-    q, k, v = numbers(1, (b, s, h, d)), numbers(2, (b, t, g, d)), numbers(3, (b, t, g, e))
-    bias = numbers(4, (*dims, s, t))
-    case = Case(q, k, v, seen("padding", [5, 3], [7, 2], s, t), bias=bias, bias_first=first)
+    q, k, v = drawn()
+    case = Case(q, k, v, seen("padding", [5, 3], [7, 2], 5, 7), bias=numbers(4, (*dims, 5, 7)), bias_first=first)
     check(
-        case, "f32", (q, k, v), plain_tail(b, [5, 3], [7, 2]), f"f32[{b},{h},{s},1]",
-        mask_type=1, bias_type=1 if first else 2, bias_batch=dims[0], bias_heads=dims[1],
+        case, "f32", plain_tail([5, 3], [7, 2]), mask_type=1, bias_type=1 if first else 2, bias_batch=dims[0], bias_heads=dims[1],
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_the_newer_softmaxes_add_a_key_of_value_zero(kind):
-    b, s, t, h, g, d, e = 2, 5, 7, 4, 2, 8, 6
-    q, k, v = numbers(1, (b, s, h, d)), numbers(2, (b, t, g, d)), numbers(3, (b, t, g, e))
-    sink = {0: None, 1: np.zeros(h, np.float32), 2: numbers(5, (h,))}[kind]
-    case = Case(q, k, v, seen("causal", [s] * b, [t] * b, s, t), sink=sink)
-    newer = {"softmax_type": kind, "bottom_right_diagonal": False}
-    check(case, "f32", (q, k, v), plain_tail(b, [s] * b, [t] * b), f"f32[{b},{h},{s},1]", **newer)
+    sink = {0: None, 1: np.zeros(4, np.float32), 2: numbers(5, (4,))}[kind]
+    case = Case(*drawn(), seen("causal", [5, 5], [7, 7], 5, 7), sink=sink)
+    check(case, "f32", plain_tail([5, 5], [7, 7]), softmax_type=kind, bottom_right_diagonal=False)
 
 
 @pytest.mark.slow
@@ -259,7 +261,7 @@ def test_the_backend_for_short_sequences_leaves_probabilities():
     q, k, v = (numbers(n, (b, s if n == 1 else t, h, d), "f16") for n in (1, 2, 3))
     case = Case(q, k, v, seen("padding causal", [4, 3], [6, 2], s, t))
     attributes = ATTRIBUTES | {"mask_type": 3, "head_dim": 8}
-    head, tail = [q, k, v, np.zeros(0, np.float16)], plain_tail(b, [4, 3], [6, 2])
+    head, tail = [q, k, v, np.zeros(0, np.float16)], plain_tail([4, 3], [6, 2])
     shapes = [f"f16[{b},{s},{h},{d}]", f"f16[{b},{h},{s},{t}]", "u32[1,4]", "u8[0]"]
     seed = np.zeros(2, np.uint32)
     output, left, state, _ = run_call("te_fused_attn_forward_ffi", [*head, seed, *tail], shapes, attributes)
@@ -301,7 +303,7 @@ def test_packed_sequences_attend_to_themselves_alone(layout, by_tokens, mask):
     tail = [lengths(sizes), lengths(sizes), offsets, offsets, *[np.zeros(0, np.int32)] * 4]
     auxiliary = f"f32[{b},{s},{h},1]" if by_tokens else f"f32[{b},{h},{s},{most}]"
     changes = {"qkv_layout": layout, "mask_type": MASKS[mask], "max_segments_per_seq": most}
-    check(Case(q, k, v, visible), "f32", packed(q, k, v, layout), tail, auxiliary, **changes)
+    check(Case(q, k, v, visible), "f32", tail, packed(q, k, v, layout), auxiliary, **changes)
 
 
 @pytest.mark.slow
@@ -310,50 +312,39 @@ def test_packed_sequences_attend_to_themselves_alone(layout, by_tokens, mask):
 def test_any_lengths_masks_and_windows(data):
     """More queries than keys and the other way round, empty sequences, windows that hide everything."""
     b, s, t = data.draw(st.sampled_from([(2, 3, 6), (1, 6, 3)]), label="sizes")
-    g, rep, d, e = 1, 2, 3, 2
     mask = data.draw(st.sampled_from(sorted(MASKS)), label="mask")
     queries = data.draw(st.lists(st.integers(0, s), min_size=b, max_size=b), label="lengths of queries")
     keys = data.draw(st.lists(st.integers(0, t), min_size=b, max_size=b), label="lengths of keys")
     left, right = (data.draw(st.integers(-1, 4), label=name) for name in ("left", "right"))
-    q, k, v = numbers(1, (b, s, g * rep, d)), numbers(2, (b, t, g, d)), numbers(3, (b, t, g, e))
-    case = Case(q, k, v, seen(mask, queries, keys, s, t, left, right))
+    case = Case(*drawn("f32", b, s, t, 2, 1, 3, 2), seen(mask, queries, keys, s, t, left, right))
     window = {"window_size_left": left, "window_size_right": right}
-    check(
-        case,
-        "f32",
-        (q, k, v),
-        plain_tail(b, queries, keys),
-        f"f32[{b},{g * rep},{s},1]",
-        mask_type=MASKS[mask],
-        **window,
-    )
+    check(case, "f32", plain_tail(queries, keys), mask_type=MASKS[mask], **window)
 
 
 def test_several_batch_dimensions_are_one_batch():
     q, k, v = numbers(1, (4, 5, 2, 4)), numbers(2, (4, 5, 2, 4)), numbers(3, (4, 5, 2, 4))
-    tail = plain_tail(4, [5] * 4, [5] * 4)
+    tail = plain_tail([5] * 4, [5] * 4)
     bias, seed = np.zeros(0, np.float32), np.zeros(2, np.uint32)
     flat = run_call(
         "te_fused_attn_forward_ffi", [q, k, v, bias, seed, *tail],
-        ["f32[4,5,2,4]", "f32[4,2,5,1]", "u32[1,4]", "u8[1]"], ATTRIBUTES,
+        "f32[4,5,2,4] f32[4,2,5,1] u32[1,4] u8[1]".split(), ATTRIBUTES,
     )  # fmt: skip
     nested = run_call(
         "te_fused_attn_forward_ffi", [*(x.reshape(1, 4, 5, 2, 4) for x in (q, k, v)), bias, seed, *tail],
-        ["f32[1,4,5,2,4]", "f32[1,4,2,5,1]", "u32[1,4]", "u8[1]"], ATTRIBUTES,
+        "f32[1,4,5,2,4] f32[1,4,2,5,1] u32[1,4] u8[1]".split(), ATTRIBUTES,
     )  # fmt: skip
     assert (flat[0] == nested[0][0]).all() and (flat[1] == nested[1][0]).all()
 
 
 def test_tiles_of_queries_do_not_change_what_is_computed(monkeypatch):
-    q, k, v = numbers(1, (2, 5, 4, 8)), numbers(2, (2, 7, 2, 8)), numbers(3, (2, 7, 2, 6))
-    case = Case(q, k, v, seen("causal", [5, 5], [7, 7], 5, 7), bias=numbers(4, (1, 4, 5, 7)))
+    case = Case(*drawn(), seen("causal", [5, 5], [7, 7], 5, 7), bias=numbers(4, (1, 4, 5, 7)))
     monkeypatch.setattr("hloexec.ops.library_calls.activations._MOST_SCORES", 4 * 7 * 2)
-    check(case, "f32", (q, k, v), plain_tail(2, [5, 5], [7, 7]), "f32[2,4,5,1]", bias_type=2)
+    check(case, "f32", plain_tail([5, 5], [7, 7]), bias_type=2)
 
 
 def forward_operands(name: str = "bf16") -> tuple[list[Any], list[str]]:
     x = numbers(1, (2, 5, 2, 4), name)
-    operands = [x, x, x, np.zeros(0, x.dtype), np.zeros(2, np.uint32), *plain_tail(2, [5, 5], [5, 5])]
+    operands = [x, x, x, np.zeros(0, x.dtype), np.zeros(2, np.uint32), *plain_tail([5, 5], [5, 5])]
     return operands, [shape_of(x), "f32[2,2,5,1]", "u32[1,4]", "u8[1]"]
 
 
@@ -380,7 +371,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(changes, words):
 
 def test_attributes_that_decide_values_must_be_there():
     operands, results = forward_operands()
-    for name in ("mask_type", "qkv_layout", "scaling_factor", "bias_type", "dropout_probability"):
+    for name in "mask_type qkv_layout scaling_factor bias_type dropout_probability".split():
         attributes = {key: value for key, value in ATTRIBUTES.items() if key != name}
         assert f"lacks the attribute {name}" in refusal("te_fused_attn_forward_ffi", operands, results, attributes)
 
@@ -424,12 +415,12 @@ def test_lengths_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("name", ["f32", "bf16"])
 def test_the_exact_policy_rounds_once(name):
     """f64 leaves 10⁻¹³ of scores and values of a few units."""
-    b, s, t, h, g, d, e = 2, 5, 7, 4, 2, 8, 6
-    q, k, v = numbers(1, (b, s, h, d), name), numbers(2, (b, t, g, d), name), numbers(3, (b, t, g, e), name)
+    b, s, t, h, e = 2, 5, 7, 4, 6
+    q, k, v = drawn(name)
     case = Case(q, k, v, seen("causal", [s] * b, [t] * b, s, t), sink=numbers(5, (h,)))
     head = [q, k, v, np.zeros(0, q.dtype), case.sink.reshape(1, h, 1, 1)]
     results = [f"{name}[{b},{s},{h},{e}]", f"f32[{b},{h},{s},1]", "u32[1,4]", "u8[0]"]
-    operands = [*head, np.zeros(2, np.uint32), *plain_tail(b, [s] * b, [t] * b)]
+    operands = [*head, np.zeros(2, np.uint32), *plain_tail([s] * b, [t] * b)]
     attributes = ATTRIBUTES | {"softmax_type": 2, "bottom_right_diagonal": False}
     output, sums, state, _ = run_call("te_fused_attn_forward_ffi", operands, results, attributes, numerics="exact")
     cotangent = numbers(9, output.shape, name)

@@ -13,8 +13,17 @@ import pytest
 
 from conformance.cell import shape_of
 from hloexec.core.dtypes import ELEMENT_TYPES
-from tests.library_calls.by_jax import by_jax, with_gradients_by_jax
-from tests.library_calls.calls import U32, attributes_text, numbers, refusal, run_call, wide, within
+from tests.library_calls.calls import (
+    U32,
+    attributes_text,
+    by_jax,
+    numbers,
+    refusal,
+    run_call,
+    wide,
+    with_gradients_by_jax,
+    within,
+)
 
 jax = pytest.importorskip("jax", reason="JAX computes the expected values")
 jnp = pytest.importorskip("jax.numpy")
@@ -73,7 +82,7 @@ def test_activations_may_round_to_eight_bits(is_older):
     else:
         text = attributes_text({"act_enum": 4, "scaling_mode": 1, "quantize_layout": 0})
         parameters = ", act_params = {clamped_swiglu = {alpha = 1.7 : f32, limit = 7.0 : f32}}}"
-        results = ["f8e4m3fn[2,4]", "f8e4m3fn[1]", "f32[1]", "f32[1]", "f32[1]"]
+        results = "f8e4m3fn[2,4] f8e4m3fn[1] f32[1] f32[1] f32[1]".split()
         output, _, inverse, _, largest = run_call("te_act_lu_ffi", [x, scale, amax], results, text[:-1] + parameters)
         assert inverse[0] == 0.25
     assert wide(output).tolist() == [[4, 0, 12, 448], [0, 20, 0, 32]]
@@ -126,16 +135,16 @@ def test_a_product_of_eight_bits_is_scaled_back():
     rhs = generator.integers(-3, 4, (5, 16)).astype(ELEMENT_TYPES["f8e5m2"].storage)
     scales = [np.array([value], np.float32) for value in (0.5, 4)]
     value = run_call(
-        "te_gemm_ffi", [lhs, scales[0], rhs, scales[1], EMPTY, EMPTY], ["f32[6,5]", "f32[0]", "f32[0]", "u8[1]"],
+        "te_gemm_ffi", [lhs, scales[0], rhs, scales[1], EMPTY, EMPTY], "f32[6,5] f32[0] f32[0] u8[1]".split(),
         GEMM | {"scaling_mode": 1, "lhs_axis_boundary": 1, "rhs_transposed": True},
     )[0]  # fmt: skip
     assert (value == 2 * wide(lhs) @ wide(rhs).T).all()
 
 
 X = np.ones((2, 3, 1, 4), np.float32)
-ACT_RESULTS = ["f32[2,3,4]", "f32[1]", "f32[1]", "f32[1]", "f32[1]"]
+ACT_RESULTS = "f32[2,3,4] f32[1] f32[1] f32[1] f32[1]".split()
 PAIR = [np.ones((2, 3, 8), np.float32), EMPTY, np.ones((8, 5), np.float32), EMPTY, EMPTY, EMPTY]
-PAIR_RESULTS = ["f32[2,3,5]", "f32[0]", "f32[0]", "u8[1]"]
+PAIR_RESULTS = "f32[2,3,5] f32[0] f32[0] u8[1]".split()
 ACT = {"act_enum": 0, "scaling_mode": 0, "is_2x": False}
 
 
