@@ -9,14 +9,11 @@ import pytest
 from hloexec.analysis.numerics.tolerances import rounding, summing
 from hloexec.tools.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
 from hloexec.tools.diffing.digests import digest_of
-
-
-def _random(*dimensions: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(dimensions, np.float32)
+from tests.drawing import normal
 
 
 def test_elements_agree_to_within_what_is_allowed_of_each() -> None:
-    values = _random(100)
+    values = normal(100)
     allowed = np.full(100, 1e-6)
     allowed[7] = 1e10
     moved = values + np.float32(9e-7)
@@ -31,7 +28,7 @@ def test_a_denormal_that_was_flushed_does_not_agree() -> None:
 
 
 def test_what_is_wider_is_rounded_first() -> None:
-    values = _random(100)
+    values = normal(100)
     narrow = values.astype(ml_dtypes.bfloat16)
     assert agrees(values, narrow, np.zeros(100))
     assert not agrees(values * np.float32(1.02), narrow, np.zeros(100))
@@ -44,10 +41,10 @@ def test_integers_must_be_the_same() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_sums_of_values_that_agree_never_rule_them_out(seed: int) -> None:
-    values = _random(1000, seed=seed)
+    values = normal(1000, seed=seed)
     relative = 1e-5
     size = np.sqrt(np.mean(values.astype(np.float64) ** 2))
-    errors = relative * (np.abs(values) + size) * np.sign(_random(1000, seed=seed + 100))
+    errors = relative * (np.abs(values) + size) * np.sign(normal(1000, seed=seed + 100))
     other = digest_of(values.astype(np.float64) + 0.999 * errors)
     sums = np.array([[other.total, other.magnitude, other.squares]])
     assert could_agree(digest_of(values), sums, relative).all()
@@ -55,7 +52,7 @@ def test_the_sums_of_values_that_agree_never_rule_them_out(seed: int) -> None:
 
 
 def test_arrays_are_aligned_by_permuting_dimensions() -> None:
-    array = _random(2, 3, 4)
+    array = normal(2, 3, 4)
     assert any(np.array_equal(found, array.transpose(2, 0, 1)) for found in aligned(array, (4, 2, 3)))
     _, turned = aligned(array, (3, 1, 2, 4))
     assert np.array_equal(turned, array.transpose(1, 0, 2).reshape(3, 1, 2, 4))
@@ -79,14 +76,14 @@ def test_of_sparse_arrays_what_is_filled_has_to_be_near() -> None:
 
 
 def test_rearranged_finds_the_permutation() -> None:
-    array = _random(4, 4, 4)
+    array = normal(4, 4, 4)
     found = rearranged(array.transpose(1, 2, 0), array, None)
     assert found is not None
     assert np.array_equal(found, array.transpose(1, 2, 0))
 
 
 def test_any_other_order_is_told_by_sorting_many_different_numbers() -> None:
-    array = _random(100)
+    array = normal(100)
     shuffled = np.random.default_rng(1).permutation(array)
     assert rearranged(shuffled, array, None) is shuffled
     assert rearranged(shuffled, array + np.float32(0.01), None) is None
@@ -100,7 +97,7 @@ def test_few_numbers_in_another_order_are_no_evidence() -> None:
 
 def test_a_rounding_too_many_is_told_by_how_many_elements_differ() -> None:
     once, twice = rounding(2.0**-9), rounding(2.0**-9).then(rounding(2.0**-9))
-    values = _random(1000)
+    values = normal(1000)
     nearly = values.copy()
     nearly[:10] *= np.float32(1.002)
     assert rounds_alike(nearly, values, once, twice)
@@ -110,7 +107,7 @@ def test_a_rounding_too_many_is_told_by_how_many_elements_differ() -> None:
 
 def test_partial_sums_in_a_narrow_type_round_as_its_results_do() -> None:
     """A reduce in bf16 may round each partial sum, or the last one alone: XLA:CPU does the one, a GPU the other."""
-    values = _random(100).astype(ml_dtypes.bfloat16).astype(np.float32)
+    values = normal(100).astype(ml_dtypes.bfloat16).astype(np.float32)
     in_steps = summing(20, 2.0**-8)
     at_the_end = in_steps.then(rounding(2.0**-8))
     assert rounds_alike(values * np.float32(1.01), values.astype(ml_dtypes.bfloat16), in_steps, at_the_end)

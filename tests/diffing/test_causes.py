@@ -13,6 +13,7 @@ import pytest
 import hloexec
 from hloexec.tools.diffing import work
 from hloexec.tools.diffing.localization import trials
+from tests.diffing.texts import diff_texts
 
 _X = np.linspace(-1.5, 2.0, 24, dtype=np.float32).reshape(4, 6)
 
@@ -140,7 +141,7 @@ ENTRY main {
 """
     after = before.replace("multiply(wide, wide)", "multiply(x, x)")
     x = np.linspace(0.1, 3, 64, dtype=np.float32)
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [x])
+    found = diff_texts(before, after, [x])
     assert (found.verdict, found.findings) == ("rounding only", ())
     assert any("rounds it to bf16, and after does not" in note for note in found.notes)
 

@@ -10,12 +10,13 @@ import pytest
 import hloexec
 from hloexec.report.judging.diffs import diff_line
 from tests.diffing.partitioned.test_pairs import AFTER, BEFORE
+from tests.diffing.texts import diff_texts
 
 _RANDOM = np.random.default_rng(0)
 
 
 def _found(before: str, after: str, *inputs: Any) -> hloexec.Diff:
-    return hloexec.diff(hloexec.parse(before), hloexec.parse(after), list(inputs))
+    return diff_texts(before, after, list(inputs))
 
 
 def _floats(*dimensions: int) -> np.ndarray:
@@ -315,10 +316,10 @@ _V_ROUNDED = "m = bf16[32,16] convert(v)\n  mf = f32[32,16] convert(m)"
 @pytest.mark.parametrize(
     ("before", "after", "named", "is_certain"),
     [
-        (("", "x, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), ["n", "m"], False),
-        (("", "x, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "n, m"), ["n", "m"], False),
-        ((_X_ROUNDED, "nf, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), ["m"], True),
-        ((_V_ROUNDED, "x, mf"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), ["n"], True),
+        (("", "x, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), "n m", False),
+        (("", "x, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "n, m"), "n m", False),
+        ((_X_ROUNDED, "nf, v"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), "m", True),
+        ((_V_ROUNDED, "x, mf"), (f"{_X_ROUNDED}\n  {_V_ROUNDED}", "nf, mf"), "n", True),
     ],
     ids=["both", "both, narrow", "one beside a rounded parameter", "a parameter beside a rounded one"],
 )
@@ -326,7 +327,7 @@ def test_operands_that_are_rounded_and_widened_again_are_named_as_such(before, a
     modules = [_DOT.replace("ROUNDED", steps).replace("OPERANDS", operands) for steps, operands in (before, after)]
     (finding,) = _found(*modules, _floats(16, 32), _floats(32, 16)).findings
     assert (finding.reason, finding.is_certain) == ("after rounds it to bf16, and before does not", is_certain)
-    assert sorted({finding.after.instruction, *(run.instruction for run in finding.region)}) == sorted(named)
+    assert sorted({finding.after.instruction, *(run.instruction for run in finding.region)}) == sorted(named.split())
 
 
 _CHOSEN = """HloModule m
@@ -419,7 +420,7 @@ ENTRY e {
   b = f16[8,16] broadcast(r), dimensions={0}
   ROOT d = f16[8,16] multiply(e, b)"""
     )
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    found = diff_texts(before, after)
     assert (found.verdict, found.findings) == ("rounding only", ())
 
 

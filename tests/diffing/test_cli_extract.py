@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 import hloexec
-from hloexec.cli import main, progress
+from hloexec.cli import progress
 from hloexec.report import layout
-from tests.records import read_record
+from tests.command_line import CommandLine
 
 _MODULE = """HloModule small
 
@@ -47,43 +47,39 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / f"{name}.hlo") for name in texts} | {"folder": str(tmp_path)}
 
 
-def test_two_modules_are_written_and_the_next_command_compares_them(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_modules_are_written_and_the_next_command_compares_them(files: dict[str, str], cli: CommandLine) -> None:
     part = f"{files['folder']}/part"
-    assert main(["diff", files["right"], files["wrong"], "--extract", part]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("diff", files["right"], files["wrong"], "--extract", part, code=1).splitlines()
     text = " ".join(lines)
     assert "extracted before.hlo with 1 instruction and after.hlo with 1 instruction on 2 inputs" in text
     assert "their results differ as well" in text
     words = shlex.split(lines[-1])
     assert words == ["hloexec", "diff", f"{part}/before.hlo", f"{part}/after.hlo", "--inputs", f"{part}/inputs.npz"]
-    assert main(words[1:]) == 1
-    assert capsys.readouterr().out.startswith("%difference is to blame")
+    assert cli(*words[1:], code=1).startswith("%difference is to blame")
 
 
-def test_policies_are_part_of_the_next_command(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_part_of_the_next_command(files: dict[str, str], cli: CommandLine) -> None:
     part = f"{files['folder']}/part"
-    policies = ["--numerics-before", "reference", "--numerics-after", "tf32"]
-    assert main(["diff", files["right"], files["wrong"], *policies, "--extract", part]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].endswith("--numerics-after tf32")
+    policies = "--numerics-before reference --numerics-after tf32".split()
+    assert (
+        cli("diff", files["right"], files["wrong"], *policies, "--extract", part, code=1)
+        .splitlines()[-1]
+        .endswith("--numerics-after tf32")
+    )
 
 
-def test_json_says_what_was_extracted(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_what_was_extracted(files: dict[str, str], cli: CommandLine) -> None:
     part = f"{files['folder']}/part"
-    assert main(["diff", files["right"], files["wrong"], "--extract", part, "--json"]) == 1
-    extraction = read_record(capsys.readouterr().out)["extraction"]
+    extraction = cli.record("diff", files["right"], files["wrong"], "--extract", part, code=1)["extraction"]
     assert extraction["folder"] == part
     assert (extraction["pair"]["before_path"], extraction["pair"]["after_path"]) == ("difference", "difference")
     assert (extraction["instructions_before"], extraction["instructions_after"]) == (1, 1)
     assert (extraction["verdict"], extraction["pair"]["notes"], extraction["device_count"]) == ("differ", [], 1)
-    assert main(["diff", files["right"], files["wrong"], "--json"]) == 1
-    assert read_record(capsys.readouterr().out)["extraction"] is None
+    assert cli.record("diff", files["right"], files["wrong"], code=1)["extraction"] is None
 
 
-def test_a_region_is_shown_as_a_graph(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diff", files["right"], files["number"]]) == 1
-    lines = capsys.readouterr().out.splitlines()
+def test_a_region_is_shown_as_a_graph(files: dict[str, str], cli: CommandLine) -> None:
+    lines = cli("diff", files["right"], files["number"], code=1).splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("It is one of these"))
     assert lines[start + 1 : start + 6] == [
         "  right %difference = f32[4,6] subtract(%x, %y)",
@@ -92,8 +88,7 @@ def test_a_region_is_shown_as_a_graph(files: dict[str, str], capsys: pytest.Capt
         "        %twos = f32[4,6] broadcast(%two), dimensions={}",
         "  wrong %product = f32[4,6] multiply(%difference, %twos)",
     ]
-    assert main(["diff", files["right"], files["number"], "--json"]) == 1
-    (finding,) = read_record(capsys.readouterr().out)["findings"]
+    (finding,) = cli.record("diff", files["right"], files["number"], code=1)["findings"]
     assert [(step["run"]["instruction"], step["role"]) for step in finding["graph"]] == [
         ("difference", "input"),
         ("two", "step"),
@@ -104,15 +99,12 @@ def test_a_region_is_shown_as_a_graph(files: dict[str, str], capsys: pytest.Capt
     assert finding["graph"][0]["before"]["path"] == "difference"
 
 
-def test_operands_are_named_where_the_text_of_a_step_names_parameters(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_operands_are_named_where_the_text_of_a_step_names_parameters(files: dict[str, str], cli: CommandLine) -> None:
     fused = _MODULE.replace("ENTRY", _INNER + "ENTRY").replace("constant(2)", "constant(3)")
     fused = fused.replace("multiply(difference, twos)", "fusion(twos, difference), kind=kLoop, calls=inner")
     path = Path(files["folder"]) / "fused.hlo"
     path.write_text(fused)
-    assert main(["diff", files["right"], str(path)]) == 1
-    out = capsys.readouterr().out
+    out = cli("diff", files["right"], path, code=1)
     assert "  wrong %r = f32[4,6] multiply(%q, %p)\n          takes %difference, %twos\n" in out
 
 
@@ -125,34 +117,33 @@ _INNER = """inner {
 """
 
 
-def test_what_cannot_be_extracted_is_said(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_extracted_is_said(files: dict[str, str], cli: CommandLine) -> None:
     part = f"{files['folder']}/part"
-    assert main(["diff", files["right"], files["moved"], "--extract", part]) == 1
     assert "%x of after comes from outside, so that nothing computes it" in " ".join(
-        capsys.readouterr().out.splitlines()
+        cli("diff", files["right"], files["moved"], "--extract", part, code=1).splitlines()
     )
     assert Path(part, "before.hlo").exists()
 
 
 def test_what_makes_no_module_is_a_warning_beside_the_report(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise hloexec.InputError("it makes none")
 
     monkeypatch.setattr("hloexec.tools.diffing.extracting.building.flat_module", refuse)
     part = f"{files['folder']}/part"
-    assert main(["diff", files["right"], files["wrong"], "--extract", part]) == 1
-    printed = capsys.readouterr()
+    printed = cli.ended("diff", files["right"], files["wrong"], "--extract", part, code=1)
     assert printed.out.startswith("%difference is to blame")
     assert "the first finding cannot be extracted: it makes none" in printed.err
     assert not Path(part).exists()
 
 
-def test_modules_that_agree_leave_no_folder(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_modules_that_agree_leave_no_folder(files: dict[str, str], cli: CommandLine) -> None:
     part = f"{files['folder']}/part"
-    assert main(["diff", files["right"], files["right"], "--extract", part]) == 0
-    assert "nothing is to blame, so nothing is extracted" in capsys.readouterr().out
+    assert "nothing is to blame, so nothing is extracted" in cli(
+        "diff", files["right"], files["right"], "--extract", part
+    )
     assert not Path(part).exists()
 
 
@@ -166,9 +157,9 @@ def test_modules_that_agree_leave_no_folder(files: dict[str, str], capsys: pytes
         ("right", "wrong", ["--extract"], "'--extract' requires an argument"),
         ("right", "other", ["--extract", "{folder}/part"], "the modules do not correspond"),
         ("right", "missing.hlo", ["--extract", "{folder}/part"], "missing.hlo"),
-        ("right", "wrong", ["--extract", "{folder}/part", "--budget", "0"], "'--budget'"),
-        ("right", "wrong", ["--extract", "{folder}/part", "--inputs", "none.npz"], "none.npz"),
-        ("right", "wrong", ["--extract", "{folder}/part", "-o", "x"], "-o"),
+        ("right", "wrong", "--extract {folder}/part --budget 0".split(), "'--budget'"),
+        ("right", "wrong", "--extract {folder}/part --inputs none.npz".split(), "none.npz"),
+        ("right", "wrong", "--extract {folder}/part -o x".split(), "-o"),
         ("folder", "folder", ["--extract", "{folder}/part"], "--extract takes two modules, but these are folders"),
         ("right", "", ["--extract", "{folder}/part"], "give the module to compare it with"),
     ],
@@ -179,19 +170,16 @@ def test_wrong_uses_exit_with_2_say_why_and_write_nothing(
     after: str,
     arguments: list[str],
     message: str,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     names = [files.get(name, name) for name in (before, after) if name]
     words = [word.replace("{folder}", files["folder"]) for word in arguments]
-    assert main(["diff", *names, *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli.complaint("diff", *names, *words)
     assert not Path(files["folder"], "part").exists()
     assert Path(files["folder"], "full", "file").read_text() == "kept"
 
 
-def test_several_inputs_of_an_extraction_are_files_of_their_own(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_inputs_of_an_extraction_are_files_of_their_own(files: dict[str, str], cli: CommandLine) -> None:
     text = _MODULE.replace("HloModule small", "HloModule small, replica_count=2").replace("ENTRY", _SUM + "ENTRY")
     text = text.replace("tuple(product, difference)", "tuple(product, total)")
     text = text.replace("  ROOT both", "  total = f32[4,6] all-reduce(difference), to_apply=sum\n  ROOT both")
@@ -202,10 +190,9 @@ def test_several_inputs_of_an_extraction_are_files_of_their_own(
         Path(files["folder"], f"{name}.hlo").write_text(module)
     part = f"{files['folder']}/part"
     sides = [f"{files['folder']}/{name}.hlo" for name in ("two", "one")]
-    assert main(["diff", *sides, "--extract", part]) == 1
-    words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    words = shlex.split(cli("diff", *sides, "--extract", part, code=1).splitlines()[-1])
     assert words[-4:] == ["--inputs", f"{part}/inputs.0.npz", "--inputs", f"{part}/inputs.1.npz"]
-    assert main(words[1:]) == 1
+    cli(*words[1:], code=1)
     assert json.loads(Path(part, "origin.json").read_text())["devices"] == 2
 
 
@@ -219,11 +206,10 @@ _SUM = """sum {
 
 
 def test_stages_are_shown_on_a_terminal_and_nowhere_else(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.0)
-    assert main(["diff", files["right"], files["wrong"]]) == 1
-    assert capsys.readouterr().err == ""
+    assert cli.complaint("diff", files["right"], files["wrong"], code=1) == ""
     shown = io.StringIO()
     terminal = Console(file=shown, force_terminal=True, width=100)
 

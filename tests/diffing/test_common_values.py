@@ -17,6 +17,7 @@ from hloexec.tools.diffing.recording.arrays import Arrays
 from hloexec.tools.diffing.recording.recorder import GraphRecorder
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
 from hloexec.tools.diffing.replaying.replay import Replay
+from tests.diffing.texts import diff_texts
 
 _MODULE = """HloModule {name}
 plus {{ a = f32[] parameter(0)
@@ -196,7 +197,7 @@ def test_what_takes_a_value_that_lost_digits_is_not_to_blame_for_certain(steps: 
     after = _LOG.replace("STEPS", steps.replace("FACTOR", "1.01"))
     random = np.random.default_rng(0)
     inputs = [(0.01 * random.standard_normal(64)).astype(np.float32), random.uniform(1, 2, 64).astype(np.float32)]
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+    found = diff_texts(before, after, inputs)
     assert not found.outputs.agrees
     assert found.findings[0].after.instruction == "k"
     assert found.findings[0].is_certain is is_certain
@@ -233,6 +234,6 @@ ENTRY e {
 def test_other_values_on_the_way_say_nothing_where_rounding_explains_what_comes_of_them(seed: int) -> None:
     """Weights of a softmax that are all larger by one factor, and so is their sum."""
     after = _SOFTMAX.replace("exponential(d)", "exponential(s)")
-    found = hloexec.diff(hloexec.parse(_SOFTMAX), hloexec.parse(after), seed=seed)
+    found = diff_texts(_SOFTMAX, after, seed=seed)
     assert found.outputs.agrees
     assert (found.verdict, found.findings, found.notes) == ("rounding only", (), ())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-import hloexec
 from hloexec.tools.diffing import Diff
+from tests.diffing.texts import diff_texts
 
 _LOOP = """HloModule m
 
@@ -66,7 +66,7 @@ _X = np.linspace(0.5, 2, 8, dtype=np.float32)
 
 
 def _diff(before: str, after: str, *inputs: object) -> Diff:
-    return hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+    return diff_texts(before, after, inputs)
 
 
 def test_loop_that_ends_too_soon() -> None:

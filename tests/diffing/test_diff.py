@@ -12,6 +12,7 @@ import pytest
 import hloexec
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization import patches, trials
+from tests.diffing.texts import diff_texts
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -64,7 +65,7 @@ def test_results_that_differ_are_said_to_even_where_the_search_is_given_up(
 
 
 @pytest.mark.slow_cases("attention", "rnn_scan")
-@pytest.mark.parametrize("file", ["attention", "rnn_scan", "data_parallel_step", "mlp_train_step"])
+@pytest.mark.parametrize("file", "attention rnn_scan data_parallel_step mlp_train_step".split())
 def test_diff_of_a_module_and_itself_agrees_in_every_value(file: str) -> None:
     module = hloexec.load(EXAMPLES / f"{file}.hlo")
     found = hloexec.diff(module, hloexec.load(EXAMPLES / f"{file}.hlo"))
@@ -90,7 +91,7 @@ def test_of_many_instructions_that_differ_each_is_named_in_the_order_of_data_flo
     text = "\n".join(["HloModule m\nENTRY e {", parameters, *products, "  ROOT r = f32[8,8] negate(t4)\n}"])
     module = hloexec.parse(text)
     found = hloexec.diff(module, module, numerics=("reference", "tf32"))
-    assert [finding.after.instruction for finding in found.findings] == ["d1", "d2", "d3", "d4"]
+    assert [finding.after.instruction for finding in found.findings] == "d1 d2 d3 d4".split()
     (leaf,) = found.findings[0].comparison.leaves
     assert 0 < leaf.measured.max_absolute_error < 0.01
     assert leaf.mismatches
@@ -163,6 +164,6 @@ ENTRY e { x = s32[8] parameter(0)
   m = s32[8] multiply(y, y)
   ROOT r = f32[8] convert(m) }"""
     narrow = text.replace("m = s32[8] multiply(y, y)", "n = s8[8] convert(y)\n  m = s8[8] multiply(n, n)")
-    found = hloexec.diff(hloexec.parse(text), hloexec.parse(narrow), [np.arange(8, dtype=np.int32)])
+    found = diff_texts(text, narrow, [np.arange(8, dtype=np.int32)])
     first = found.findings[0]
     assert (first.after.instruction, first.reason) == ("n", "it is s8[8], where that of the module before is s32[8]")

@@ -9,35 +9,32 @@ import numpy as np
 import pytest
 
 from hloexec.tools.diffing.digests import digest_of, digest_with, digests_of
-
-
-def _random(*dimensions: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(dimensions, np.float32)
+from tests.drawing import normal
 
 
 def test_a_transposed_array_has_the_digest_in_any_order_only() -> None:
-    array = _random(40, 50)
+    array = normal(40, 50)
     ours, counterpart = digest_of(array), digest_of(array.T)
     assert ours.in_any_order == counterpart.in_any_order
     assert ours.in_order != counterpart.in_order
 
 
 def test_dimensions_and_strides_do_not_count() -> None:
-    array = _random(40, 50)
+    array = normal(40, 50)
     assert digest_of(array.reshape(2000)) == digest_of(array)
     assert digest_of(np.asfortranarray(array)) == digest_of(array)
     assert digest_of(np.repeat(array, 2, 1)[:, ::2]) == digest_of(array)
 
 
 def test_one_element_among_many_changes_it() -> None:
-    array = _random(300, 300)
+    array = normal(300, 300)
     other = array.copy()
     other[299, 299] = np.nextafter(other[299, 299], np.float32(np.inf))
     assert digest_of(other).in_any_order != digest_of(array).in_any_order
 
 
 def test_two_exchanged_elements_change_the_order_only() -> None:
-    array = _random(70_000)
+    array = normal(70_000)
     other = array.copy()
     other[[3, 69_000]] = other[[69_000, 3]]
     ours, counterpart = digest_of(array), digest_of(other)
@@ -67,7 +64,7 @@ def test_few_numbers_at_places_with_the_same_sum_have_digests_of_their_own(dtype
 
 
 def test_the_same_numbers_in_a_wider_type_are_the_same() -> None:
-    narrow = _random(100).astype(ml_dtypes.bfloat16)
+    narrow = normal(100).astype(ml_dtypes.bfloat16)
     assert digest_of(narrow) == digest_of(narrow.astype(np.float32))
     integers = np.arange(-50, 50, dtype=np.int8)
     assert digest_of(integers) == digest_of(integers.astype(np.int64))
@@ -75,7 +72,7 @@ def test_the_same_numbers_in_a_wider_type_are_the_same() -> None:
 
 def test_integers_and_floats_and_preds_are_of_different_families() -> None:
     ones = [np.ones(3, dtype) for dtype in (np.float32, np.int32, np.bool_, np.complex64)]
-    assert [digest_of(array).family for array in ones] == ["float", "integer", "pred", "complex"]
+    assert [digest_of(array).family for array in ones] == "float integer pred complex".split()
 
 
 def test_zeros_are_one_and_nans_are_one() -> None:

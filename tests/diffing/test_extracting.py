@@ -12,6 +12,8 @@ import pytest
 import hloexec
 from hloexec.tools.diffing import ExtractedPair
 from tests.diffing.partitioned import test_pairs
+from tests.diffing.texts import diff_texts
+from tests.drawing import normal
 
 _HEAD = """HloModule small
 
@@ -76,13 +78,9 @@ ENTRY main {
 """
 
 
-def _random(*shape: int, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 def _extracted(before: str, after: str, inputs: Any = None, **options: Any) -> ExtractedPair:
     """What shows the difference, which it has to."""
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs, **options)
+    found = diff_texts(before, after, inputs, **options)
     pair = found.extract()
     assert pair.before is not None
     hloexec.verify(pair.before)
@@ -102,7 +100,7 @@ def _opcodes(module: hloexec.Module) -> list[str]:
 
 
 def test_the_instruction_and_its_counterpart_compute_from_the_same_inputs() -> None:
-    x, y = _random(4, 6), _random(4, 6, seed=1)
+    x, y = normal(4, 6), normal(4, 6, seed=1)
     wrong = _BODY.replace("subtract(x, y)", "subtract(y, x)")
     pair = _extracted(_HEAD + _BODY, _HEAD + wrong, [x, y])
     assert [_opcodes(module) for module in (pair.before, pair.after) if module] == [
@@ -131,7 +129,7 @@ ENTRY main {
   ROOT both = (f32[4,6], f32[4,6]) tuple(product, difference)
 }
 """
-    x, y = _random(4, 6), _random(4, 6, seed=1)
+    x, y = normal(4, 6), normal(4, 6, seed=1)
     pair = _extracted(_HEAD + _BODY, fused, [x, y])
     assert "fusion" not in _opcodes(pair.after)
     # The product would be right without the addition, of x alone.
@@ -171,7 +169,7 @@ ENTRY main {
   ROOT s = f32[6,4] cosine(t)
 }
 """
-    x = _random(4, 6)
+    x = normal(4, 6)
     pair = _extracted(before, after, [x])
     assert pair.after.entry.root.opcode == "cosine"
     assert pair.before is not None
@@ -198,7 +196,7 @@ def test_results_of_another_type_are_converted_to_the_wider_one() -> None:
 
 
 def test_a_collective_is_extracted_for_all_devices() -> None:
-    inputs = [[_random(5)], [_random(5, seed=1)]]
+    inputs = [[normal(5)], [normal(5, seed=1)]]
     pair = _extracted(_EXCHANGE, _EXCHANGE.replace("to_apply=sum", "to_apply=largest"), inputs)
     assert pair.after.replica_count == 2
     assert [[value.shape for value in values] for values in pair.inputs] == [[(5,)], [(5,)]]
@@ -313,7 +311,7 @@ def test_files_hold_what_was_extracted(tmp_path: Path) -> None:
     pair = _extracted(_HEAD + _BODY, _HEAD + wrong)
     folder = tmp_path / "new" / "part"
     pair.save(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["after.hlo", "before.hlo", "inputs.npz", "origin.json"]
+    assert sorted(path.name for path in folder.iterdir()) == "after.hlo before.hlo inputs.npz origin.json".split()
     after = hloexec.load(folder / "after.hlo")
     values = hloexec.literals.load_inputs(folder / "inputs.npz", after.entry.parameters)
     assert np.array_equal(hloexec.run(after, *(values[n] for n in range(2))), _results(pair)[1])

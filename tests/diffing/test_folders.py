@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from hloexec import HloWarning, InputError
-from hloexec.cli import main
 from hloexec.tools.diffing.dumps import DumpedModule, dumped_modules
 from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, Outcome, diff_folders
-from tests.records import read_record
+from tests.command_line import CommandLine
 
 pytest.importorskip("jax")
 
@@ -77,7 +76,7 @@ def test_passes_of_xla_raise_no_alarm(dump: Path) -> None:
 
 @pytest.mark.slow_cases("fusion")
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("stage_name", ["algsimp", "dce", "fusion", "layout-assignment"])
+@pytest.mark.parametrize("stage_name", "algsimp dce fusion layout-assignment".split())
 def test_a_pass_whose_output_is_altered_is_named(stage_name: str, dump: Path, tmp_path: Path) -> None:
     folder = _copy(dump, tmp_path)
     stage = next(stage for stage in _module(folder, "jit_step").stages if stage.name == stage_name)
@@ -156,23 +155,18 @@ def test_inputs_and_modules_may_be_given(dump: Path) -> None:
 
 @pytest.mark.slow
 def test_the_verdict_names_the_pass_and_the_next_command_works(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dump: Path, empty_folder: Path, cli: CommandLine
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["diff", str(dump)]) == 0
-    assert capsys.readouterr().out.split("  ")[0] in ("agree", "rounding only")
-    folder = _copy(dump, tmp_path)
+    assert cli("diff", dump).split("  ")[0] in ("agree", "rounding only")
+    folder = _copy(dump, empty_folder)
     stage = next(stage for stage in _module(folder, "jit_step").stages if stage.name == "dce")
     assert _alter(stage.path, " tanh(", " logistic(")
-    assert main(["diff", "altered", "--top", "3"]) == 1
-    out = capsys.readouterr().out
+    out = cli("diff altered --top 3", code=1)
     assert out.startswith(f"dce in {stage.pipeline} is to blame in ") and "logistic(" in out and "… and " in out
     words = out.splitlines()[-1].split()
     assert words[:2] == ["hloexec", "diff"] and words[3].endswith(stage.path.name)
-    assert main(words[1:]) == 1
-    capsys.readouterr()
-    assert main(["diff", "altered", "--module", "jit_step", "--json"]) == 1
-    (record,) = read_record(capsys.readouterr().out)["modules"]
+    cli(*words[1:], code=1)
+    (record,) = cli.record("diff altered --module jit_step", code=1)["modules"]
     assert record["blamed_step"] == f"dce in {stage.pipeline}" and record["outcome"] == "differ"
 
 
@@ -184,7 +178,7 @@ def test_the_verdict_names_the_pass_and_the_next_command_works(
         (["empty", "missing"], "empty is a folder, but missing is not"),
         (["one"], "there is nothing to compare: module_0000.f is there at one stage only: before_optimizations"),
         (["one", "two"], "there is nothing to compare: f is in 'one' 1 time"),
-        (["one", "one", "--module", "g"], "'one' has no module 'g'; there are f"),
+        ("one one --module g".split(), "'one' has no module 'g'; there are f"),
         (["one/module_0000.f.before_optimizations.txt"] * 2 + ["--module", "f"], "these are files"),
         (["one", "--numerics-after", "exact"], "all stages of one folder run under one policy"),
         (["one", "--numerics", "sloppy"], "unknown numerics policy 'sloppy'"),
@@ -193,28 +187,21 @@ def test_the_verdict_names_the_pass_and_the_next_command_works(
 def test_wrong_uses_say_what_is_wrong(
     arguments: list[str],
     message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    empty_folder: Path,
+    cli: CommandLine,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     text = "HloModule {0}\nENTRY e {{\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] negate(x)\n}}\n"
     for folder, name in (("one", "f"), ("two", "g")):
         Path(folder).mkdir()
         Path(folder, f"module_0000.{name}.before_optimizations.txt").write_text(text.format(name))
     Path("empty").mkdir()
-    assert main(["diff", *arguments]) == 2
-    captured = capsys.readouterr()
+    captured = cli.ended("diff", *arguments, code=2)
     assert message in captured.err and "Traceback" not in captured.err and not captured.out
 
 
-def test_without_a_verdict_on_some_module_the_exit_code_is_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_verdict_on_some_module_the_exit_code_is_2(empty_folder: Path, cli: CommandLine) -> None:
     text = "HloModule f\nENTRY e {{\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] {}(x)\n}}\n"
     for stage, opcode in (("before", "negate"), ("cpu_after", "sparkle")):
         Path(f"module_0000.f.{stage}_optimizations.txt").write_text(text.format(opcode))
-    assert main(["diff", "."]) == 2
-    out = capsys.readouterr().out
+    out = cli("diff .", code=2)
     assert out.startswith("not compared  1 of 1 module") and "sparkle" in out

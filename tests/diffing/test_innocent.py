@@ -10,13 +10,14 @@ import pytest
 
 import hloexec
 from hloexec.tools.diffing.localization.blaming import Blame, Blamed
+from tests.diffing.texts import diff_texts
 
 _AGES = np.arange(12, dtype=np.int32).reshape(3, 4) % 5
 _ALIVE = (np.arange(12).reshape(3, 4) % 3 > 0).astype(np.int32)
 
 
 def _first(before: str, after: str, *inputs: Any) -> hloexec.Finding:
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), list(inputs))
+    found = diff_texts(before, after, list(inputs))
     assert found.verdict == "differ"
     return found.findings[0]
 
@@ -287,7 +288,7 @@ def test_partial_sums_of_few_bits_may_lose_the_same_each_time() -> None:
     x = np.full((20, 3), 0.2)
     x[3] = 66.5
     x[:, 1] *= 0.5
-    found = hloexec.diff(hloexec.parse(_PLAIN), hloexec.parse(_IN_STEPS), [x.astype(ml_dtypes.bfloat16)])
+    found = diff_texts(_PLAIN, _IN_STEPS, [x.astype(ml_dtypes.bfloat16)])
     assert found.verdict == "rounding only"
 
 
@@ -488,7 +489,7 @@ def test_what_only_hands_a_value_on_is_not_to_blame_for_roundings_behind_it(whol
     )
     inputs = [np.linspace(0.1, 0.8, 8, dtype=np.float32), np.float32(3.7)]
     given: Any = [inputs, [inputs[0] + np.float32(0.01), inputs[1]]] if "collective" in whole else inputs
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), given)
+    found = diff_texts(before, after, given)
     assert found.verdict == "rounding only"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hloexec
+from tests.diffing.texts import diff_texts
 
 _X = np.linspace(-1.5, 2.0, 8, dtype=np.float32)
 _Y = np.linspace(0.3, 1.2, 8, dtype=np.float32)[::-1].copy()
@@ -164,7 +164,7 @@ ENTRY main {
 
 def _first(before: str, after: str, *inputs: Any) -> str:
     """The path that is blamed first."""
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), list(inputs))
+    found = diff_texts(before, after, list(inputs))
     assert found.verdict == "differ"
     return found.findings[0].after.path
 
@@ -245,7 +245,7 @@ def test_a_step_that_ends_a_loop_otherwise_is_found_among_steps_without_counterp
     numbers = np.array([3, 8, 5, 6, 7, 1, 12, 10, 9], np.int32)
     before = _COLLATZ.replace("PARITY", _BY_REMAINDER)
     after = _COLLATZ.replace("PARITY", _BY_BITS)
-    assert hloexec.diff(hloexec.parse(before), hloexec.parse(after), [numbers]).verdict == "agree"
+    assert diff_texts(before, after, [numbers]).verdict == "agree"
     # Another connective; the trip counts differ, and no value of the other side is what `or` gives.
     wrong = after.replace("parity = s32[9] and(n, ones)", "parity = s32[9] xor(n, ones)")
     assert _first(before, wrong, numbers).rpartition("/")[2] in ("parity", "is_odd")
@@ -335,7 +335,7 @@ def test_a_loop_that_shifts_what_it_was_given_wrong_is_not_to_blame() -> None:
 def test_a_value_that_counts_iterations_is_put_right_in_all_of_them() -> None:
     after = _RECURRENCE.replace("place = s32[] copy(i)", "place = s32[] add(i, one)")
     assert _first(_RECURRENCE, after, _X, _Y).rpartition("/")[2] in ("place", "written")
-    found = hloexec.diff(hloexec.parse(_RECURRENCE), hloexec.parse(after), [_X, _Y])
+    found = diff_texts(_RECURRENCE, after, [_X, _Y])
     # All is right with another place, or without the sum that gives it: either may be meant.
     assert not found.findings[0].is_certain
     assert len(found.findings) == 1
@@ -354,7 +354,7 @@ def test_a_number_that_a_loop_keeps_is_no_counter_that_another_one_increases() -
     once = wider.replace(
         "  ROOT handed =", "  also = s32[] get-tuple-element(state), index=5\n  ROOT handed ="
     ).replace("factor, written)", "factor, written, also)")
-    assert hloexec.diff(hloexec.parse(twice), hloexec.parse(once), [_X, _Y]).verdict == "agree"
+    assert diff_texts(twice, once, [_X, _Y]).verdict == "agree"
     assert _first(twice, once.replace("subtract(scaled, last)", "add(scaled, last)"), _X, _Y).endswith("following")
 
 
@@ -403,14 +403,14 @@ def test_what_hands_on_a_value_is_right_where_a_select_chooses_what_the_loop_was
     """In the first iteration, the select gives what the loop carries unchanged beside it."""
     after = _HALVED.replace("select(is_positive, scaled, x)", "select(is_positive, x, scaled)")
     x = np.random.default_rng(0).uniform(0.5, 2, 8).astype(np.float32)
-    first = hloexec.diff(hloexec.parse(_HALVED), hloexec.parse(after), [x]).findings[0]
+    first = diff_texts(_HALVED, after, [x]).findings[0]
     assert (first.after.instruction, first.is_certain) == ("chosen", True)
 
 
 def test_of_a_condition_that_is_to_blame_the_elements_that_are_off_are_shown() -> None:
     after = _HALVED.replace("compare(count, most), direction=LT", "compare(count, most), direction=GT")
     x = np.random.default_rng(0).uniform(0.5, 2, 8).astype(np.float32)
-    first = hloexec.diff(hloexec.parse(_HALVED), hloexec.parse(after), [x]).findings[0]
+    first = diff_texts(_HALVED, after, [x]).findings[0]
     assert first.after.instruction == "is_less"
     assert first.comparison is not None
     assert first.comparison.leaves[0].mismatches == 1
@@ -446,7 +446,7 @@ def test_loops_that_run_in_another_order_are_paired_by_what_they_are_given(right
     after = _TWO_LOOPS.replace("LOOPS", _SECOND + _FIRST).replace(right, wrong)
     random = np.random.default_rng(0)
     inputs = [random.uniform(0.5, 1.5, 8).astype(np.float32) for _ in range(2)]
-    first = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).findings[0]
+    first = diff_texts(before, after, inputs).findings[0]
     assert (first.after.instruction, first.is_certain) == (name, True)
 
 
@@ -496,7 +496,7 @@ def test_a_loop_that_hands_on_the_zeros_that_it_was_given_is_where_it_begins() -
     """Both stacks start as zeros; one is not written to."""
     before, after = (_STACKS.replace("HANDED", names) for names in ("with_sines, with_cosines", "first, with_cosines"))
     x = np.linspace(0.2, 1.4, 4, dtype=np.float32)
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [x]).findings[0]
+    found = diff_texts(before, after, [x]).findings[0]
     assert (found.after.instruction, found.after.path) == ("t", "loop[0]:body/t")
 
 
@@ -504,5 +504,5 @@ def test_a_copy_of_what_a_loop_was_given_is_where_it_begins() -> None:
     """It stands where the stack was written to."""
     before = _STACKS.replace("HANDED", "with_sines, with_cosines")
     after = before.replace("dynamic-update-slice(first, sines, i, zero)", "copy(first)")
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), [np.linspace(0.2, 1.4, 4, dtype=np.float32)])
+    found = diff_texts(before, after, [np.linspace(0.2, 1.4, 4, dtype=np.float32)])
     assert found.findings[0].after.instruction == "with_sines"

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 
 import hloexec
+from tests.diffing.texts import diff_texts
 
 _CONDITION = """condition {
   state.1 = (s32[], f32[4,3,2], f32[4,3,2], f32[3,2]) parameter(0)
@@ -67,9 +68,9 @@ body {{
 
 def test_a_wrong_layout_in_a_loop_is_to_blame_though_others_call_what_does_the_same() -> None:
     x = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
-    assert hloexec.diff(hloexec.parse(_CALLING), hloexec.parse(_INLINED), [x]).agrees
+    assert diff_texts(_CALLING, _INLINED, [x]).agrees
     wrong = _INLINED.replace("{2,1,0} bitcast", "{1,2,0} bitcast")
-    first = hloexec.diff(hloexec.parse(_CALLING), hloexec.parse(wrong), [x]).findings[0]
+    first = diff_texts(_CALLING, wrong, [x]).findings[0]
     assert first.after.instruction == "row"
     assert first.is_certain
     assert first.reason == ""

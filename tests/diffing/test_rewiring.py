@@ -13,6 +13,7 @@ import hloexec
 from hloexec.tools.diffing import running
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization import rewiring
+from tests.diffing.texts import diff_texts
 
 _RANDOM = np.random.default_rng(3)
 _SQUARES: list[Any] = [_RANDOM.normal(size=shape).astype(np.float32) for shape in ((6, 6), (6, 6), (6,), (6,))]
@@ -124,7 +125,7 @@ def test_ctrl_c_while_changes_are_tried_leaves_what_was_found(monkeypatch: pytes
 
     monkeypatch.setattr(running, "_comes_right", interrupted)
     text = _FUSIONS.replace(*_EXCHANGED)
-    found = hloexec.diff(hloexec.parse(_FUSIONS), hloexec.parse(text), _SQUARES)
+    found = diff_texts(_FUSIONS, text, _SQUARES)
     assert (found.verdict, found.notes) == (
         "differ",
         ("the search was interrupted; this is the best that it had found",),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from tests.diffing.texts import diff_texts
 
 _KEYS = np.random.default_rng(0).integers(1, 40000, 12).astype(np.uint32)
 
@@ -103,7 +104,7 @@ _AFTER = (
 
 
 def test_without_a_fault_they_agree() -> None:
-    assert hloexec.diff(hloexec.parse(_BEFORE), hloexec.parse(_AFTER), [_KEYS]).verdict == "agree"
+    assert diff_texts(_BEFORE, _AFTER, [_KEYS]).verdict == "agree"
 
 
 @pytest.mark.sampled(2)

@@ -13,6 +13,7 @@ import hloexec
 from hloexec.tools.diffing.findings import Finding, InstructionRun
 from hloexec.tools.diffing.texts.blaming import notes_on_texts
 from hloexec.tools.diffing.texts.changes import text_changes
+from tests.diffing.texts import diff_texts
 
 SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"
 NORM = f"""HloModule norm
@@ -76,7 +77,7 @@ def _tiny(*shape: int) -> np.ndarray:
 def _found(text: str, old: str, new: str, inputs: Any = None) -> hloexec.Diff:
     changed = text.replace(old, new)
     assert changed != text
-    return hloexec.diff(hloexec.parse(text), hloexec.parse(changed), inputs)
+    return diff_texts(text, changed, inputs)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ ENTRY main {{
     after = text.replace(copied, "  b = f32[1,15]{1,0} bitcast(t)\n")
     if is_bitcast:
         after = after.replace("transpose(n), dimensions={1,2,0}", "bitcast(n)")
-    found = hloexec.diff(hloexec.parse(text), hloexec.parse(after))
+    found = diff_texts(text, after)
     finding = found.findings[0]
     assert (finding.after.instruction, finding.is_certain) == ("b", True)
     order = "its operand %t lies in another order in memory than %c of the module before"

@@ -11,6 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.tools.diffing import running
+from tests.diffing.texts import diff_texts
 
 _TEXT = """HloModule m
 
@@ -129,7 +130,7 @@ def _found(decision: str, *changes: tuple[str, str]) -> hloexec.Diff:
     for old, new in changes:
         assert old in after
         after = after.replace(old, new)
-    return hloexec.diff(hloexec.parse(before), hloexec.parse(after), _INPUTS)
+    return diff_texts(before, after, _INPUTS)
 
 
 @pytest.mark.parametrize("decision", _DECISIONS.values(), ids=_DECISIONS)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.text.accepted_devices import DEVICES
 from tests.text.accepted_modules import MODULES
 from tests.text.accepted_opcodes import OPCODES
-from tests.text.accepted_shapes import SHAPES
-from tests.text.accepted_values import VALUES
+from tests.text.accepted_values import SHAPES, VALUES
 from tests.text.rejected import REJECTED, TOLERATED
 from tests.text.unknown import UNKNOWN
 

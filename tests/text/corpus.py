@@ -82,15 +82,14 @@ _SHORT = {"print_percent": False, "print_metadata": False, "print_operand_shape"
 
 
 VARIED = (
-    "arg_reduction.after", "arg_reduction.before.short", "asynchronous.before", "batched_dot.before",
-    "bounded_dynamic.before.verbose", "callback.before", "collapse.before.short", "collectives.before",
-    "complex_numbers.before.verbose", "conditional.before", "conversions.before.short", "convolution_grouped.before",
-    "donated.before.verbose", "dot_highest.after", "elementwise.before.short", "fusion_barrier.before",
-    "indexing.before.verbose", "int4.before", "integers.before.short", "linear_algebra.before",
-    "looped_collective.after", "nested_scan.after", "pads.before.verbose", "partitioned.after",
-    "partitioned.before.short", "pooling_gradient.before", "random_bits.after", "random_bits.before.verbose",
-    "sorting.before.short", "transforms.before", "windows.before.verbose",
-)  # fmt: skip
+    "arg_reduction.after arg_reduction.before.short asynchronous.before batched_dot.before "
+    "bounded_dynamic.before.verbose callback.before collapse.before.short collectives.before "
+    "complex_numbers.before.verbose conditional.before conversions.before.short convolution_grouped.before "
+    "donated.before.verbose dot_highest.after elementwise.before.short fusion_barrier.before "
+    "indexing.before.verbose int4.before integers.before.short linear_algebra.before looped_collective.after "
+    "nested_scan.after pads.before.verbose partitioned.after partitioned.before.short pooling_gradient.before "
+    "random_bits.after random_bits.before.verbose sorting.before.short transforms.before windows.before.verbose"
+).split()  # fmt: skip
 """Texts among which is every opcode, attribute, element type and target that any text has."""
 
 

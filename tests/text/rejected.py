@@ -7,9 +7,7 @@ something is missing or does not fit, also where the construct begins. It is rem
 from __future__ import annotations
 
 from tests.text.rejected_attributes import ATTRIBUTES
-from tests.text.rejected_forms import FORMS
-from tests.text.rejected_structure import STRUCTURE
-from tests.text.rejected_values import VALUES
+from tests.text.rejected_structure import FORMS, STRUCTURE, VALUES
 
 REJECTED: dict[str, str] = STRUCTURE | ATTRIBUTES | VALUES | FORMS
 """Rejected texts by a name that says what is wrong."""

@@ -15,10 +15,10 @@ from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from hloexec.ops import registry
 from tests.text import oracle
-from tests.text.accepted_newer import NEWER
+from tests.text.accepted_values import NEWER
 from tests.text.building import module, op
 from tests.text.cases import ACCEPTED, REJECTED, TOLERATED, UNKNOWN, places_of, without_marks
-from tests.text.rejected_forms import FORMS
+from tests.text.rejected_structure import FORMS
 
 
 def _named(table: dict[str, str]) -> pytest.MarkDecorator:
@@ -191,7 +191,7 @@ def test_repeated_unknown_attributes_are_one_warning() -> None:
 def test_every_opcode_is_in_the_table() -> None:
     written = " ".join([*ACCEPTED.values(), *NEWER.values()])
     missing = [name for name in registry.OPCODES if f" {name}(" not in written]
-    assert missing == [], "of which tests/text/accepted_opcodes.py, or accepted_newer.py, has no text"
+    assert missing == [], "of which tests/text/accepted_opcodes.py, or accepted_values.py, has no text"
 
 
 def test_minus_zero_keeps_its_sign() -> None:

@@ -62,7 +62,7 @@ def _diff(before: str, after: str) -> hloexec.Diff:
         "{{1,0},{2,1},{3,2},{0,3}}",
         "{{0,2},{1,3},{2,0},{3,1}}",
     ],
-    ids=["first-missing", "last-missing", "exchanged", "the-other-way", "two-on"],
+    ids="first-missing last-missing exchanged the-other-way two-on".split(),
 )
 def test_wrong_pairs_of_a_permutation_are_named_and_nothing_else_is_certain(name: str, pairs: str) -> None:
     lines = [line.replace(ONE_ON, pairs) if f" {name} = " in line else line for line in RING.splitlines()]
@@ -75,7 +75,7 @@ def test_wrong_pairs_of_a_permutation_are_named_and_nothing_else_is_certain(name
 
 @pytest.mark.parametrize(("name", "place"), [("p1", 0), ("p2", 2), ("p3", 3)])
 def test_a_missing_pair_is_said(name: str, place: int) -> None:
-    pairs = ["{0,1}", "{1,2}", "{2,3}", "{3,0}"]
+    pairs = "{0,1} {1,2} {2,3} {3,0}".split()
     del pairs[place]
     wrong = f"{{{','.join(pairs)}}}"
     found = _diff(SUM_OF_ALL, RING.replace(f"{_line(name)}{ONE_ON}", f"{_line(name)}{wrong}"))

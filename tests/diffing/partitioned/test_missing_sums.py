@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from tests.diffing.texts import diff_texts
 
 _HEAD = """HloModule {name}, num_partitions=4
 sum {{
@@ -112,7 +113,7 @@ def test_a_missing_sum_in_a_loop_is_told() -> None:
     inside = inside.replace("tuple(zero, g)", "tuple(zero, d)")
     after = inside.replace(how, "copy(d.1)")
     assert after != inside
-    found = hloexec.diff(hloexec.parse(inside), hloexec.parse(after), _inputs())
+    found = diff_texts(inside, after, _inputs())
     first = found.findings[0]
     assert first.after.instruction in ("d.1", "t")
     assert first.reason == _missing("0, 1")
@@ -125,7 +126,7 @@ def test_a_multiple_of_what_all_devices_have_is_no_sum() -> None:
     before = before.replace("subtract(v, g)", "subtract(m, g)")
     after = before.replace("multiply(y, twos)", "copy(y)")
     assert after != before
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), _inputs())
+    found = diff_texts(before, after, _inputs())
     assert found.verdict == "differ"
     assert not any("parts of a sum" in finding.reason for finding in found.findings)
 
@@ -143,14 +144,14 @@ def test_zeros_beside_the_right_value_are_no_parts_of_a_sum() -> None:
     assert wrong != right
     random = np.random.default_rng(0)
     first, second = ([random.normal(size=(4, 6)).astype(np.float32)] for _ in range(2))
-    found = hloexec.diff(hloexec.parse(right), hloexec.parse(wrong), [first, second, first, second])
+    found = diff_texts(right, wrong, [first, second, first, second])
     assert found.findings[0].after.instruction == "p"
     assert "parts of a sum" not in found.findings[0].reason
 
 
 def test_another_fault_of_a_value_on_several_devices_is_no_missing_sum() -> None:
     after = _PARTS.replace("subtract(v, g)", "subtract(g, v)")
-    found = hloexec.diff(hloexec.parse(_PARTS), hloexec.parse(after), _inputs())
+    found = diff_texts(_PARTS, after, _inputs())
     assert found.findings[0].after.instruction == "r"
     assert "parts of a sum" not in found.findings[0].reason
 
@@ -174,8 +175,8 @@ def test_a_collective_in_several_steps_is_named_if_it_exchanges_with_the_wrong_d
     )
     random = np.random.default_rng(0)
     inputs = [[random.normal(size=(4, 8)).astype(np.float32)] for _ in range(4)]
-    assert hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs).agrees
+    assert diff_texts(before, after, inputs).agrees
     wrong = after.replace(groups, "channel_id=1, replica_groups={{0,2},{1,3}}")
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(wrong), inputs)
+    found = diff_texts(before, wrong, inputs)
     assert found.findings[0].after.instruction == "both"
     assert "replica_groups={{0,1},{2,3}}" in found.findings[0].reason or found.findings[0].is_certain

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
+from tests.diffing.texts import diff_texts
 
 BEFORE = """HloModule layer, num_partitions=4
 
@@ -84,7 +85,7 @@ ENTRY main_spmd {
 
 
 def _diff(before: str = BEFORE, after: str = AFTER) -> hloexec.Diff:
-    return hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    return diff_texts(before, after)
 
 
 def test_every_value_of_a_partitioned_module_is_found_among_the_parts_of_whole_values() -> None:
@@ -103,10 +104,10 @@ def test_results_are_compared_shard_by_shard() -> None:
 
 def test_inputs_are_whole_arrays_and_are_cut_for_each_device() -> None:
     arrays = [np.ones(shape, np.float32) for shape in ((8, 6), (6, 12), (12, 4))]
-    found = hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER), arrays)
+    found = diff_texts(BEFORE, AFTER, arrays)
     assert found.agrees
     with pytest.raises(hloexec.InputError, match="one list for all devices"):
-        hloexec.diff(hloexec.parse(BEFORE), hloexec.parse(AFTER), [arrays] * 4)
+        diff_texts(BEFORE, AFTER, [arrays] * 4)
 
 
 @pytest.mark.sampled(3)
@@ -189,7 +190,7 @@ def test_shardings_are_also_those_of_sharding_calls_on_parameters() -> None:
     assert declared in BEFORE
     call = f'x = f32[8,6] parameter(0)\n  placed = f32[8,6] custom-call(x), custom_call_target="Sharding", {sharding}\n'
     before = BEFORE.replace(declared, call).replace("dot(x, up)", "dot(placed, up)")
-    assert hloexec.diff(hloexec.parse(before), hloexec.parse(AFTER)).verdict != "differ"
+    assert diff_texts(before, AFTER).verdict != "differ"
 
 
 _NARROW = """HloModule narrow, num_partitions=4
@@ -214,7 +215,7 @@ def test_what_adds_parts_that_were_rounded_to_few_bits_is_not_to_blame_for_that(
     after = _NARROW.replace("SIZE", "16").replace("SUFFIX", "_spmd").replace("SUM", f"all-reduce(d), {how}")
     random = np.random.default_rng(0)
     inputs = [random.normal(size=size).astype(ml_dtypes.bfloat16) for size in ((64, 64), (64, 32))]
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after), inputs)
+    found = diff_texts(before, after, inputs)
     assert found.verdict == "differ"
     assert not any(finding.is_certain for finding in found.findings)
 
@@ -242,7 +243,7 @@ ENTRY main_spmd {{
   w = f32[{16 // devices},12] parameter(1)
   ROOT d = f32[8,12] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
 }}"""
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    found = diff_texts(before, after)
     first = found.findings[0]
     assert first.after.instruction == "d"
     assert (
@@ -273,7 +274,7 @@ ENTRY main_spmd {
   d = f32[8,12] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   c = f32[8,12] copy(d)
 """ + steps.format(sum="c", sharding="")
-    found = hloexec.diff(hloexec.parse(before), hloexec.parse(after))
+    found = diff_texts(before, after)
     first = found.findings[0]
     assert first.after.instruction in ("d", "c", "t")
     assert first.reason == (

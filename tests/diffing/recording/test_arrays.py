@@ -5,14 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.core.values import Array
 from hloexec.tools.diffing.digests import digest_of
 from hloexec.tools.diffing.recording.arrays import Arrays
-
-
-def random(*dimensions: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(dimensions).astype(np.float32)
+from tests.drawing import normal
 
 
 def held(array: Array) -> Array:
@@ -28,11 +26,11 @@ def held(array: Array) -> Array:
     [
         np.array(3, np.int32),
         np.zeros((0, 4), np.float32),
-        random(5, 7).T,
-        random(6, 9)[::2, ::-3],
-        random(3, 2, 4).transpose(2, 0, 1),
-        np.broadcast_to(random(3, 1), (3, 1000)),
-        random(300, 300),
+        normal(5, 7).T,
+        normal(6, 9)[::2, ::-3],
+        normal(3, 2, 4).transpose(2, 0, 1),
+        np.broadcast_to(normal(3, 1), (3, 1000)),
+        normal(300, 300),
         np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16),
         np.array([True, False]),
         np.array([1 + 2j, np.inf], np.complex64),
@@ -41,7 +39,7 @@ def held(array: Array) -> Array:
 )
 def test_arrays_come_back_as_they_were(array: Array) -> None:
     found = held(array)
-    np.testing.assert_array_equal(found, array)
+    assert_array_equal(found, array)
     assert not found.flags.writeable or found is array
     # BLAS may round otherwise where an array lies in another order.
     assert (
@@ -59,11 +57,11 @@ def test_what_a_broadcast_repeats_is_kept_once() -> None:
 
 def test_equal_arrays_are_kept_once() -> None:
     arrays = Arrays()
-    first, second = (random(1000) for _ in range(2))
+    first, second = (normal(1000) for _ in range(2))
     assert arrays.add(first, digest_of(first)) == arrays.add(second, digest_of(second))
     reshaped = second.reshape(10, 100)
     number = arrays.add(reshaped, digest_of(reshaped))
-    np.testing.assert_array_equal(arrays[number], reshaped)
+    assert_array_equal(arrays[number], reshaped)
     assert arrays.byte_size == first.nbytes
 
 
@@ -88,9 +86,9 @@ def overwritten(steps: int) -> tuple[Arrays, list[Array], list[int]]:
 def test_windows_are_put_together_in_any_order() -> None:
     arrays, whole, numbers = overwritten(50)
     for place in [50, 0, 49, 3, 4, 5, 4, 30, 50, 1]:
-        np.testing.assert_array_equal(arrays[numbers[place]], whole[place])
+        assert_array_equal(arrays[numbers[place]], whole[place])
         window = (slice(5, 20), slice(0, 9))
-        np.testing.assert_array_equal(arrays.window(numbers[place - 1], window), whole[place - 1][window])
+        assert_array_equal(arrays.window(numbers[place - 1], window), whole[place - 1][window])
         assert arrays.digest(numbers[place]) == digest_of(whole[place])
 
 
@@ -101,7 +99,7 @@ def test_windows_take_no_more_than_what_was_written() -> None:
 
 def test_an_array_is_kept_whole_where_its_sums_would_be_lost_in_rounding() -> None:
     arrays = Arrays()
-    before = random(64, 48)
+    before = normal(64, 48)
     before[0] = 1e30
     number = arrays.add(before, digest_of(before))
     after = before.copy()
