@@ -58,7 +58,7 @@ _SHELL = re.compile(r"[|<>;&*]|\$\(")
 _SHELL_TIMEOUT = 300
 _ALONE = [
     word
-    for name in ("cacheprovider", "faulthandler", "threadexception", "unraisableexception")
+    for name in "cacheprovider faulthandler threadexception unraisableexception".split()
     for word in ("-p", f"no:{name}")
 ]
 """Without the plugins that look at all there is in a process."""

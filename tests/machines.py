@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
 def _in_turn(count: int) -> list[str]:
     """So many of the machines that can be had here: others than at the commit before, and the first one with Python 3.11
     is none that comes first with a later one, where packages may leave fewer."""
-    counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
+    counted = subprocess.run("git rev-list --count HEAD".split(), capture_output=True, text=True, check=False)
     turn = int(counted.stdout or 0)
     first = (turn + (sys.version_info >= (3, 12))) % 2
     found = []

@@ -20,9 +20,7 @@ def verifies(text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "opcode", ["add", "and", "compare", "dot", "cholesky", "fft", "sort", "topk", "rng", "iota", "scaled-dot", "erf"]
-)
+@pytest.mark.parametrize("opcode", "add and compare dot cholesky fft sort topk rng iota scaled-dot erf".split())
 def test_accepted_types_are_those_whose_programs_verify(opcode: str) -> None:
     accepted = accepted_element_types(OPCODES[opcode])
     assert accepted is not None

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.values import TOKEN
@@ -105,7 +106,7 @@ def test_a_proto_runs_as_xla_runs_it(lowered: Any, proto: bytes) -> None:
     expected = lowered.compile()(MATRIX, np.float32(3))
     actual = hloexec.run(load_bytes(proto), MATRIX, np.float32(3))
     for ours, theirs in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(ours, np.asarray(theirs))
+        assert_array_equal(ours, np.asarray(theirs))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
@@ -129,7 +130,7 @@ def test_the_device_assignment_of_a_proto_gives_the_device_counts(proto: bytes) 
 
 
 @pytest.mark.slow_cases("bytecode", "artifact")
-@pytest.mark.parametrize("form", ["text", "bytecode", "artifact", "generic"])
+@pytest.mark.parametrize("form", "text bytecode artifact generic".split())
 def test_stablehlo_is_the_module_xla_makes_of_it(lowered: Any, proto: bytes, form: str) -> None:
     from jaxlib import _jax
 
@@ -149,7 +150,7 @@ def test_stablehlo_is_the_module_xla_makes_of_it(lowered: Any, proto: bytes, for
     for ours, theirs in zip(
         hloexec.run(loaded, MATRIX, np.float32(3)), lowered.compile()(MATRIX, np.float32(3)), strict=True
     ):
-        np.testing.assert_array_equal(ours, np.asarray(theirs))
+        assert_array_equal(ours, np.asarray(theirs))
 
 
 def test_mhlo_is_read() -> None:
@@ -163,7 +164,7 @@ def test_mhlo_is_read() -> None:
     }
     """
     x = np.arange(4, dtype=np.float32)
-    np.testing.assert_array_equal(hloexec.run(load_bytes(text.encode()), x), x + x)
+    assert_array_equal(hloexec.run(load_bytes(text.encode()), x), x + x)
 
 
 def test_hlo_text_needs_no_first_line_and_may_name_a_computation_module() -> None:
@@ -338,7 +339,7 @@ def test_a_literal_lies_in_the_order_of_its_layout(order: list[int]) -> None:
     logical = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     payload = logical.transpose(order[::-1]).tobytes()
     value = literal_value(field(1, shape(11, [2, 3, 4], order)) + field(8, payload))
-    np.testing.assert_array_equal(value, logical)
+    assert_array_equal(value, logical)
 
 
 def test_tuples_of_literals_nest() -> None:
@@ -412,7 +413,7 @@ def test_profiles_of_jax_are_read(tmp_path: Path) -> None:
     with suppress(InputError):  # of several modules, where moving the argument is one
         hloexec.load(path)
     module = hloexec.load(f"{path}#jit_doubled_and_profiled")
-    np.testing.assert_array_equal(hloexec.run(module, MATRIX), MATRIX * 2)
+    assert_array_equal(hloexec.run(module, MATRIX), MATRIX * 2)
 
 
 # JAX
@@ -434,12 +435,12 @@ def test_from_jax_of_a_compiled_function_is_the_optimized_module(lowered: Any) -
 def test_from_jax_has_a_parameter_for_every_leaf_of_the_arguments() -> None:
     module = from_jax(lambda tree, unused: tree["b"] * 2, {"a": MATRIX, "b": MATRIX}, np.int32(1))
     assert [str(shape) for shape in module.entry.parameter_shapes] == ["f32[2,3]", "f32[2,3]", "s32[]"]
-    np.testing.assert_array_equal(hloexec.run(module, MATRIX, MATRIX, np.int32(1)), MATRIX * 2)
+    assert_array_equal(hloexec.run(module, MATRIX, MATRIX, np.int32(1)), MATRIX * 2)
 
 
 def test_from_jax_keeps_large_constants() -> None:
     table = np.random.default_rng(0).normal(size=(50, 50)).astype(np.float32)
-    np.testing.assert_array_equal(hloexec.run(from_jax(lambda: jnp.asarray(table))), table)
+    assert_array_equal(hloexec.run(from_jax(lambda: jnp.asarray(table))), table)
 
 
 def test_from_jax_refuses_what_is_no_function(lowered: Any) -> None:

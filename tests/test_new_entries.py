@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.analysis.numerics.tolerances import leaf_chains
-from hloexec.cli import main
 from hloexec.core.ir import ArrayShape, Instruction, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
@@ -34,6 +34,7 @@ from hloexec.ops.registry import FAST, OPCODES, MemoryOrder, fast, opcode
 from hloexec.ops.relations import Relating
 from hloexec.ops.traits import ContractionSize, Pole, Probe, Rounding, Summation, Sums
 from hloexec.tools.shadowing.computing.widening import WIDE, kernels_of
+from tests.command_line import CommandLine
 
 N = 300_000
 
@@ -202,8 +203,8 @@ def test_it_runs_and_joins_fused_regions() -> None:
     regions = [step.kernel for step in plan_of(module).steps if isinstance(step.kernel, RegionKernel)]
     assert regions
     expected = np.roll(1 / np.tan(2 * x), N // 2) * (2 * x)
-    np.testing.assert_array_equal(hloexec.run(module, x), expected)
-    np.testing.assert_array_equal(hloexec.run(module, x, planner=False), expected)
+    assert_array_equal(hloexec.run(module, x), expected)
+    assert_array_equal(hloexec.run(module, x, planner=False), expected)
 
 
 def test_its_poles_are_named_where_numbers_go_bad() -> None:
@@ -269,18 +270,14 @@ def test_a_fast_variant_takes_the_place_of_its_definition_where_it_is_one(planne
         assert evaluate is not None and found.tobytes() == evaluate(x).tobytes()
     SWAPPED.clear()
     dynamic = "HloModule m\nENTRY e { x = f32[<=8] parameter(0)\n ROOT r = f32[<=8] swap-halves(x) }\n"
-    np.testing.assert_array_equal(
-        hloexec.run(hloexec.parse(dynamic), np.arange(6, dtype=np.float32)), np.roll(np.arange(6), 3)
-    )
+    assert_array_equal(hloexec.run(hloexec.parse(dynamic), np.arange(6, dtype=np.float32)), np.roll(np.arange(6), 3))
     assert not SWAPPED, "extents are not known before the run"
 
 
-def test_it_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ops", "--json"]) == 0
-    names = {entry["name"] for entry in json.loads(capsys.readouterr().out)["opcodes"]}
+def test_it_is_listed(cli: CommandLine) -> None:
+    names = {entry["name"] for entry in json.loads(cli("ops --json"))["opcodes"]}
     assert names >= {"add", "cot", "swap-halves", "sum-of-squares"}
-    assert main(["ops", "--types"]) == 0
-    assert re.search(r"^sum-of-squares +[·●]+$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^sum-of-squares +[·●]+$", cli("ops --types"), re.MULTILINE)
 
 
 def test_it_is_computed_in_f64_and_its_rounding_accounted_for() -> None:
@@ -312,7 +309,7 @@ def test_an_opcode_with_attributes_runs_planned_or_not(element_type: str) -> Non
     expected = np.sqrt(np.sum(x * x, 1, dtype=np.float64)).astype(operand.dtype)
     for planner in (True, False):
         found = hloexec.run(module, operand, planner=planner)
-        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
+        assert_array_equal(found.astype(np.float64), expected.astype(np.float64))
 
 
 def test_its_sums_are_accounted_for_and_its_dimensions_shrink() -> None:

@@ -26,7 +26,7 @@ from hloexec.report.layout import plain_table, with_rest
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.registration import TOOLS, Tool, register
 from hloexec.tools.watching.recording import Ranked
-from tests.records import read_record
+from tests.command_line import CommandLine
 from tests.report.needs import require_report_packages
 from tests.text.building import op
 
@@ -103,8 +103,7 @@ def command(file: str, top: int, html: str | None, as_json: bool) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
+def _registered(empty_folder: Path) -> Iterator[None]:
     Path("m.hlo").write_text(TEXT)
     records = {"names": f"hloexec.report.json.printed.File {__name__}.Names"}
     public = f"{__name__}.names {__name__}.Names"
@@ -115,21 +114,17 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         vars(hloexec).pop(name, None)
 
 
-def test_it_is_a_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["names", "m.hlo"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_it_is_a_command_in_its_group(cli: CommandLine) -> None:
+    lines = cli("names m.hlo").splitlines()
     assert lines[0] == "5 letters in all, %root has most of them" and lines[-1] == "… and 1 more (--top 0 shows all)"
-    assert main(["--help"]) == 0
-    assert re.search("\n  names +Count the letters of names", capsys.readouterr().out.partition("Look at modules")[2])
+    assert re.search("\n  names +Count the letters of names", cli("--help").partition("Look at modules")[2])
 
 
-def test_its_record_is_derived_and_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["names", "m.hlo", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+def test_its_record_is_derived_and_is_of_its_schema(cli: CommandLine) -> None:
+    record = cli.record("names m.hlo")
     assert (record["file"], record["total"], record["longest"][0]["instruction"]) == ("m.hlo", 5, "root")
     assert "module" not in record
-    assert main(["schema", "names"]) == 0
-    schema = json.loads(capsys.readouterr().out)
+    schema = json.loads(cli("schema names"))
     assert schema["properties"]["total"] == {"type": "integer", "description": "How many letters all of them have."}
     (part,) = schema["$defs"].values()
     assert part["properties"]["length"] == {"type": "integer", "description": "How many letters it has."}
@@ -137,7 +132,7 @@ def test_its_record_is_derived_and_is_of_its_schema(capsys: pytest.CaptureFixtur
 
 def test_pages_and_notebooks_show_it() -> None:
     require_report_packages()
-    assert main(["names", "m.hlo", "--html", "command.html"]) == 0
+    assert main("names m.hlo --html command.html".split()) == 0
     hloexec.write_html(names(hloexec.load("m.hlo")), "function.html")
     for page in ("command.html", "function.html"):
         text = Path(page).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from tests.devices.programs import PROGRAMS, jax
@@ -36,7 +37,7 @@ def identity(shape: str, sharding: str, header: str = "num_partitions=8", entry:
 @EIGHT
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("partitioner", ["shardy", "gspmd"])
-@pytest.mark.parametrize("name", ["tensor_parallel", "expert_parallel", "partly_manual", "data_parallel", "uneven"])
+@pytest.mark.parametrize("name", "tensor_parallel expert_parallel partly_manual data_parallel uneven".split())
 def test_shards_are_those_of_jax_and_make_up_its_result(name: str, partitioner: str) -> None:
     function, arguments, shardings = PROGRAMS[name]()
     previous = jax.config.jax_use_shardy_partitioner
@@ -53,7 +54,7 @@ def test_shards_are_those_of_jax_and_make_up_its_result(name: str, partitioner: 
     shards = hloexec.shard_inputs(after, [np.asarray(leaf) for leaf in jax.tree.leaves(arguments)], before=before)
     for number, leaf in enumerate(jax.tree.leaves(placed)):
         for shard in leaf.addressable_shards:
-            np.testing.assert_array_equal(shards[shard.device.id][number], np.asarray(shard.data), strict=True)
+            assert_array_equal(shards[shard.device.id][number], np.asarray(shard.data), strict=True)
 
     columns = [{shard.device.id: np.asarray(shard.data) for shard in leaf.addressable_shards} for leaf in results]
     rows = [tuple(column[device] for column in columns) for device in range(8)]
@@ -67,7 +68,7 @@ def test_shards_are_those_of_jax_and_make_up_its_result(name: str, partitioner: 
         shape=before.entry.result_shape,
     )
     for got, wanted in zip(whole if is_tuple else [whole], results, strict=True):
-        np.testing.assert_array_equal(got, np.asarray(wanted), strict=True)
+        assert_array_equal(got, np.asarray(wanted), strict=True)
 
 
 UNEVEN = """HloModule m, num_partitions=4
@@ -101,11 +102,11 @@ def test_dimensions_that_do_not_divide_evenly_are_padded_as_xla_pads_them() -> N
     outputs = hloexec.run_devices(after, shards)
     for ours, theirs in zip(outputs, compiled.run_devices(shards), strict=True):
         for got, wanted in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+            assert_array_equal(got, wanted, strict=True)
     sums, twice, c = hloexec.unshard_outputs(after, outputs, before=before)
-    np.testing.assert_array_equal(sums, a.sum(0), strict=True)
-    np.testing.assert_array_equal(twice, 2 * a, strict=True)
-    np.testing.assert_array_equal(c, b * b, strict=True)
+    assert_array_equal(sums, a.sum(0), strict=True)
+    assert_array_equal(twice, 2 * a, strict=True)
+    assert_array_equal(c, b * b, strict=True)
     # Nothing but the module after partitioning: the padding shows.
     sharding = "{{replicated}, {devices=[1,4]<=[4]}, {devices=[4]<=[4]}}"
     assert [part.shape for part in hloexec.unshard_outputs(after, outputs, sharding=sharding)] == [(5,), (6, 8), (4,)]
@@ -123,11 +124,11 @@ def test_the_module_before_partitioning_has_the_shardings_that_are_missing() -> 
     a = np.arange(16, dtype=np.float32).reshape(4, 4)
     bare, whole = hloexec.parse(after.format("")), hloexec.parse(before)
     for shards, wanted in zip(hloexec.shard_inputs(bare, [a], before=whole), (a[:2], a[2:]), strict=True):
-        np.testing.assert_array_equal(shards[0], wanted)
+        assert_array_equal(shards[0], wanted)
     # A sharding of the parameter's own comes first.
     own = hloexec.parse(after.format(", sharding={devices=[2,1]1,0}"))
     for shards, wanted in zip(hloexec.shard_inputs(own, [a], before=whole), (a[2:], a[:2]), strict=True):
-        np.testing.assert_array_equal(shards[0], wanted)
+        assert_array_equal(shards[0], wanted)
     # Where the parameter has none in either, it is that of the Sharding that takes it.
     asked = hloexec.parse(
         "HloModule m, num_partitions=2\n\nENTRY e {\n  p = f32[4,4] parameter(0)\n"
@@ -135,7 +136,7 @@ def test_the_module_before_partitioning_has_the_shardings_that_are_missing() -> 
         "  ROOT r = f32[4,4] negate(s)\n}\n"
     )
     for shards, wanted in zip(hloexec.shard_inputs(bare, [a], before=asked), (a[2:], a[:2]), strict=True):
-        np.testing.assert_array_equal(shards[0], wanted)
+        assert_array_equal(shards[0], wanted)
     with pytest.raises(hloexec.InputError, match=r"nothing says how the array \[4, 4\] that was given is divided"):
         hloexec.shard_inputs(bare, [a])
     with pytest.raises(hloexec.InputError, match="1 parameters, but 0 before"):
@@ -166,8 +167,8 @@ def test_parameters_are_divided_as_the_calls_of_sharding_on_them_say() -> None:
     a, b = np.arange(40, dtype=np.float32).reshape(8, 5), np.arange(6, dtype=np.float32)
     shards = hloexec.shard_inputs(after, [a, b], before=before)
     whole = hloexec.unshard_outputs(after, compiled.run_devices(shards), before=before)
-    np.testing.assert_array_equal(whole[0], 2 * a, strict=True)
-    np.testing.assert_array_equal(whole[1], b, strict=True)
+    assert_array_equal(whole[0], 2 * a, strict=True)
+    assert_array_equal(whole[1], b, strict=True)
     # Where calls disagree, nothing says which of them XLA has taken.
     unclear = hloexec.parse(_CALLED.replace("[4,1]2,0,3,1", "[4,1]0,1,2,3", 1))
     with pytest.raises(hloexec.InputError, match=r"parameter 0 .* nothing says how .*\[8, 5\].* is divided"):
@@ -204,26 +205,26 @@ def test_each_device_has_its_tile_and_the_tiles_make_up_the_array(tiling: Any, d
     inputs = hloexec.shard_inputs(module, [whole])
     for (shard,), place in zip(inputs, tiles, strict=True):
         index = tuple(slice(n * size, (n + 1) * size) for n, size in zip(place, tile, strict=True))
-        np.testing.assert_array_equal(shard, padded[index], strict=True)
+        assert_array_equal(shard, padded[index], strict=True)
     outputs = hloexec.run_devices(module, inputs)
     for extents, expected in ((None, padded), (f"s32[{','.join(map(str, shape))}]", whole)):
         result = hloexec.unshard_outputs(module, outputs, sharding=text, shape=extents)
-        np.testing.assert_array_equal(result, expected, strict=True)
+        assert_array_equal(result, expected, strict=True)
 
 
 def test_devices_with_the_same_shard_get_the_same_array() -> None:
     inputs = hloexec.shard_inputs(identity("f32[4,16]", "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"), [A])
     assert inputs[0][0] is inputs[3][0] and inputs[4][0] is inputs[7][0]
-    np.testing.assert_array_equal(inputs[4][0], A[4:])
+    assert_array_equal(inputs[4][0], A[4:])
 
 
 def test_a_sharding_may_name_the_axes_of_a_mesh() -> None:
     module = identity("f32[4,4]", "{mesh['x'=2,'y'=4], [{'x'}, {'y'}]}")
     inputs = hloexec.shard_inputs(module, [A])
-    np.testing.assert_array_equal(inputs[6][0], A[4:, 8:12])
+    assert_array_equal(inputs[6][0], A[4:, 8:12])
     outputs = [values[0] for values in inputs]
     whole = hloexec.unshard_outputs(module, outputs, sharding="{mesh['x'=2,'y'=4], [{'x'}, {'y'}]}")
-    np.testing.assert_array_equal(whole, A)
+    assert_array_equal(whole, A)
 
 
 @pytest.mark.parametrize("sharding", ["{replicated}", "{maximal device=3}", "{devices=[2,4]<=[8]}", "{manual}"])
@@ -238,9 +239,9 @@ def test_replicas_get_the_same_shards() -> None:
     assert len(inputs) == 8
     for device in range(8):
         assert inputs[device][0] is inputs[device % 4][0]
-    np.testing.assert_array_equal(inputs[7][0], A[6:])
+    assert_array_equal(inputs[7][0], A[6:])
     outputs = hloexec.run_devices(module, inputs)
-    np.testing.assert_array_equal(hloexec.unshard_outputs(module, outputs, sharding="{devices=[4,1]<=[4]}"), A)
+    assert_array_equal(hloexec.unshard_outputs(module, outputs, sharding="{devices=[4,1]<=[4]}"), A)
 
 
 def test_tuples_have_a_sharding_per_leaf() -> None:
@@ -249,13 +250,13 @@ def test_tuples_have_a_sharding_per_leaf() -> None:
     count = np.array(3, np.int32)
     inputs = hloexec.shard_inputs(module, [(A, (A, count))])
     rows, (same, number) = inputs[5][0]
-    np.testing.assert_array_equal(rows, A[4:])
+    assert_array_equal(rows, A[4:])
     assert same is A and number is count
     outputs = [values[0] for values in inputs]
     sharding = module.entry.parameters[0].sharding
     first, (second, third) = hloexec.unshard_outputs(module, outputs, sharding=sharding)
     for got, wanted in ((first, A), (second, A), (third, count)):
-        np.testing.assert_array_equal(got, wanted, strict=True)
+        assert_array_equal(got, wanted, strict=True)
 
 
 def test_a_maximal_result_is_that_of_its_device() -> None:
@@ -268,7 +269,7 @@ def test_modules_that_are_not_partitioned_yet_give_the_whole_everywhere() -> Non
     text = "HloModule m, num_partitions=8\n\nENTRY main {\n  a = f32[8,16] parameter(0)\n  ROOT r = f32[8,16] copy(a), "
     module = hloexec.parse(text + "sharding={devices=[2,4]<=[8]}\n}\n")
     outputs = hloexec.run_devices(module, hloexec.shard_inputs(module, [A]))
-    np.testing.assert_array_equal(hloexec.unshard_outputs(module, outputs), A)
+    assert_array_equal(hloexec.unshard_outputs(module, outputs), A)
 
 
 def test_the_root_of_a_partitioned_module_may_say_how_its_result_is_divided() -> None:
@@ -277,13 +278,13 @@ def test_the_root_of_a_partitioned_module_may_say_how_its_result_is_divided() ->
     )
     module = hloexec.parse(text + "sharding={devices=[2,4]<=[8]}\n}\n")
     shards = [A[4 * (device // 4) :][:4, 4 * (device % 4) :][:, :4] for device in range(8)]
-    np.testing.assert_array_equal(hloexec.unshard_outputs(module, shards), A)
+    assert_array_equal(hloexec.unshard_outputs(module, shards), A)
 
 
 def test_equal_results_need_no_sharding() -> None:
     module = identity("f32[2]", "{replicated}")
     outputs = [np.array([1, np.nan], np.float32) for _ in range(8)]
-    np.testing.assert_array_equal(hloexec.unshard_outputs(module, outputs), outputs[0])
+    assert_array_equal(hloexec.unshard_outputs(module, outputs), outputs[0])
 
 
 # Wrong inputs
@@ -336,13 +337,13 @@ def test_shardings_of_shardy_divide_inputs_and_put_results_together(attribute: s
     )
     for device, (shard,) in enumerate(hloexec.shard_inputs(after, [A], before=before)):
         d, t = divmod(device, 2)
-        np.testing.assert_array_equal(shard, A[d * 2 : d * 2 + 2] if columns == 1 else A[:, t * 8 : t * 8 + 8])
+        assert_array_equal(shard, A[d * 2 : d * 2 + 2] if columns == 1 else A[:, t * 8 : t * 8 + 8])
     outputs = []
     for d, t in np.ndindex(4, 2):
         place = 2 * (t * 4 + d)
         outputs.append((A[d * 2 : d * 2 + 2], A[:, place : place + 2]))
     for found in hloexec.unshard_outputs(after, outputs, before=before):
-        np.testing.assert_array_equal(found, A)
+        assert_array_equal(found, A)
 
 
 def test_a_sharding_of_shardy_that_cannot_be_read_is_named() -> None:

@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec import testing
-from hloexec.analysis.buffers.dataflow import Position, analyse
+from hloexec.analysis.buffers.dataflow import analyse
 from hloexec.analysis.buffers.flattening import flatten
 from hloexec.analysis.buffers.live_ranges import lifetimes
 from hloexec.analysis.dataflow.open_values import depending_leaves
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape
+from hloexec.core.places import Place
 from hloexec.core.values import label_of, leaves
 from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.ops.registry import Role, role_of
@@ -158,7 +159,7 @@ def values_at_positions(module: hloexec.Module, inputs: Sequence[Any], _: st.Dat
             for index, array in leaves(event.value):
                 value, *others = dataflow.at[home, name][index]
                 if not others and not value.is_phi and isinstance(array, np.ndarray):
-                    if value.place == Position(home, name, index):
+                    if value.place == Place(home, name, index):
                         made[value.number] = array.tobytes()
                     assert made[value.number] == array.tobytes()
             if role_of(event.instruction) in (Role.KERNEL, Role.CUSTOM_CALL):
@@ -329,7 +330,7 @@ ENTRY main {{
 
 @pytest.mark.parametrize("name", ANALYSES)
 @pytest.mark.parametrize("condition", ["copy(p)", "constant(false)", "not(p)"])
-@pytest.mark.parametrize("root", ["not(p)", "constant(false)", "constant(true)", "copy(p)"])
+@pytest.mark.parametrize("root", "not(p) constant(false) constant(true) copy(p)".split())
 @pytest.mark.parametrize("value", [False, True])
 def test_what_is_known_of_a_loop_whose_condition_looks_like_its_body_holds(
     value: bool, root: str, condition: str, name: str

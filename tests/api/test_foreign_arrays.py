@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import element_type_of
@@ -117,7 +118,7 @@ def _stepped(stepper: hloexec.Stepper) -> Any:
 @pytest.mark.parametrize("function", CALLS)
 def test_each_function_takes_each_kind_of_array(function: str, kind: str, tmp_path: Path) -> None:
     x, y = map(KINDS[kind], (X, Y))
-    np.testing.assert_array_equal(CALLS[function]([x, y], tmp_path), X - Y)
+    assert_array_equal(CALLS[function]([x, y], tmp_path), X - Y)
     assert isinstance(x, type(KINDS[kind](X)))
 
 
@@ -138,8 +139,8 @@ def test_functions_that_judge_take_each_kind_of_array(kind: str, tmp_path: Path)
     golden = hloexec.record_golden(MODULE, inputs, tmp_path / "m.golden", expected=result)
     assert hloexec.check_golden(golden.folder).passed
     hloexec.literals.save(tmp_path / "x.npz", (result,))
-    np.testing.assert_array_equal(hloexec.literals.load(tmp_path / "x.npz")[0], X - Y)  # type: ignore[index]
-    np.testing.assert_array_equal(hloexec.unshard_outputs(MODULE, [result]), X - Y)
+    assert_array_equal(hloexec.literals.load(tmp_path / "x.npz")[0], X - Y)  # type: ignore[index]
+    assert_array_equal(hloexec.unshard_outputs(MODULE, [result]), X - Y)
 
 
 @pytest.mark.sampled(3)
@@ -186,7 +187,7 @@ def _unreadable() -> dict[str, tuple[Any, str]]:
     }
 
 
-@pytest.mark.parametrize("case", ["key", "deleted", "masked", "int4", "type", "shape", "objects"])
+@pytest.mark.parametrize("case", "key deleted masked int4 type shape objects".split())
 def test_what_cannot_be_read_is_refused_in_a_sentence(case: str, tmp_path: Path) -> None:
     value, message = _unreadable()[case]
     for call in (
@@ -203,7 +204,7 @@ def test_library_calls_and_constants_take_them_too() -> None:
     text = 'HloModule m\nENTRY e { x = f32[2] parameter(0)\n  ROOT y = f32[2] custom-call(x), custom_call_target="mine" }\n'
     hloexec.register_custom_call("mine", lambda x: of_jax(x) + 1)
     try:
-        np.testing.assert_array_equal(hloexec.run(hloexec.parse(text), of_jax(X)[:2]), [1, 2])
+        assert_array_equal(hloexec.run(hloexec.parse(text), of_jax(X)[:2]), [1, 2])
     finally:
         hloexec.unregister_custom_call("mine")
     text = "HloModule m\nENTRY e { c = bf16[12] constant({...})\n  ROOT y = bf16[12] negate(c) }\n"

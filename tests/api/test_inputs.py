@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 
@@ -68,7 +69,7 @@ def _expected(golden: hloexec.Golden) -> Any:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("function", RUNS)
 def test_each_function_takes_each_form(function: str, form: str, tmp_path: Path) -> None:
-    np.testing.assert_array_equal(RUNS[function](FORMS[form], tmp_path), X - Y)
+    assert_array_equal(RUNS[function](FORMS[form], tmp_path), X - Y)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -100,15 +101,15 @@ def test_functions_that_compare_take_each_form(form: str, tmp_path: Path) -> Non
 )
 def test_parameters_that_are_tuples_are_told_from_devices(text: str, inputs: Any) -> None:
     module = hloexec.parse(text)
-    np.testing.assert_array_equal(hloexec.run(module, inputs), X - Y)
-    np.testing.assert_array_equal(hloexec.run_devices(module, inputs)[0], X - Y)
+    assert_array_equal(hloexec.run(module, inputs), X - Y)
+    assert_array_equal(hloexec.run_devices(module, inputs)[0], X - Y)
     assert hloexec.diff(module, module, inputs).verdict == "agree"
 
 
 def test_a_run_takes_values_one_by_one_too() -> None:
-    np.testing.assert_array_equal(hloexec.run(MODULE, X, Y), X - Y)
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(SWAP), (X, X), (Y, (X,))), X - Y)
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(ONE_PAIR), (X, Y)), X - Y)
+    assert_array_equal(hloexec.run(MODULE, X, Y), X - Y)
+    assert_array_equal(hloexec.run(hloexec.parse(SWAP), (X, X), (Y, (X,))), X - Y)
+    assert_array_equal(hloexec.run(hloexec.parse(ONE_PAIR), (X, Y)), X - Y)
 
 
 @pytest.mark.parametrize("inputs", [[], (), {}, [[]], [()], [{}]])
@@ -121,26 +122,26 @@ def test_a_module_without_parameters_takes_nothing_in_each_form(inputs: Any) -> 
 @pytest.mark.parametrize("second", [[Y, X], (Y, X), {"y": X, "x.1": Y}])
 def test_each_device_has_inputs_in_a_form_of_its_own(second: Any) -> None:
     first, other = hloexec.run_devices(MODULE, [[X, Y], second], replicas=2)
-    np.testing.assert_array_equal(first, X - Y)
-    np.testing.assert_array_equal(other, Y - X)
+    assert_array_equal(first, X - Y)
+    assert_array_equal(other, Y - X)
 
 
 def test_one_set_of_inputs_serves_all_devices() -> None:
     for inputs in FORMS.values():
         for result in hloexec.run_devices(MODULE, inputs, replicas=3):
-            np.testing.assert_array_equal(result, X - Y)
+            assert_array_equal(result, X - Y)
 
 
 def test_none_draws_the_inputs_by_the_seed(tmp_path: Path) -> None:
     x, y = hloexec.random_inputs(MODULE, seed=5)
-    np.testing.assert_array_equal(hloexec.run_devices(MODULE, None, seed=5)[0], x - y)
-    np.testing.assert_array_equal(hloexec.extract(MODULE, None, "z", seed=5).expected[0], x - y)
-    np.testing.assert_array_equal(_traced(hloexec.trace(MODULE, None, tmp_path / "trace", seed=5)), x - y)
-    np.testing.assert_array_equal(_expected(hloexec.record_golden(MODULE, None, tmp_path / "m.golden", seed=5)), x - y)
+    assert_array_equal(hloexec.run_devices(MODULE, None, seed=5)[0], x - y)
+    assert_array_equal(hloexec.extract(MODULE, None, "z", seed=5).expected[0], x - y)
+    assert_array_equal(_traced(hloexec.trace(MODULE, None, tmp_path / "trace", seed=5)), x - y)
+    assert_array_equal(_expected(hloexec.record_golden(MODULE, None, tmp_path / "m.golden", seed=5)), x - y)
 
 
 def test_inputs_have_one_name_and_stand_behind_the_modules() -> None:
-    for name in ("diff", "extract", "find_nan", "record_golden", "run", "run_devices", "shard_inputs", "trace"):
+    for name in "diff extract find_nan record_golden run run_devices shard_inputs trace".split():
         parameters = list(inspect.signature(getattr(hloexec, name)).parameters)
         assert parameters[: parameters.index("inputs")] in (["module"], ["before", "after"]), name
     assert "inputs" in inspect.signature(hloexec.compare).parameters

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from benchmarks.agreement import agreement, relative_roundings, stirred
 from benchmarks.arrays import read_arrays, write_arrays
@@ -61,7 +62,7 @@ def test_stirring_moves_floats_by_two_units_and_nothing_else() -> None:
     unit = 2.0**-8
     floats, integers = stirred([np.full(100, 1.0, ml_dtypes.bfloat16), np.arange(4)], unit)
     assert set(floats.astype(float)) == {1 - 2 * unit, 1 + 2 * unit}
-    np.testing.assert_array_equal(integers, np.arange(4))
+    assert_array_equal(integers, np.arange(4))
 
 
 def test_arrays_survive_a_file(tmp_path: Path) -> None:
@@ -75,4 +76,4 @@ def test_arrays_survive_a_file(tmp_path: Path) -> None:
     write_arrays(tmp_path / "arrays", arrays)
     for read, array in zip(read_arrays(tmp_path / "arrays"), arrays, strict=True):
         assert read.dtype == array.dtype
-        np.testing.assert_array_equal(read, array)
+        assert_array_equal(read, array)

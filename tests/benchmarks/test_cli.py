@@ -21,17 +21,17 @@ pytest.importorskip("flax")
     [
         (["frobnicate"], "No such command 'frobnicate'"),
         (["modules", "newtn"], "there is no module 'newtn'; there are transformer"),
-        (["modules", "newton", "--scale", "0"], "'--scale': 0.0 is not in the range"),
-        (["modules", "newton", "--scale", "2"], "'--scale': 2.0 is not in the range"),
-        (["modules", "newton", "--turns", "0"], "'--turns': 0 is not in the range"),
-        (["modules", "newton", "--turns", "x"], "'x' is not a valid integer"),
-        (["modules", "newton", "--cold-turns", "0"], "'--cold-turns': 0 is not in the range"),
+        ("modules newton --scale 0".split(), "'--scale': 0.0 is not in the range"),
+        ("modules newton --scale 2".split(), "'--scale': 2.0 is not in the range"),
+        ("modules newton --turns 0".split(), "'--turns': 0 is not in the range"),
+        ("modules newton --turns x".split(), "'x' is not a valid integer"),
+        ("modules newton --cold-turns 0".split(), "'--cold-turns': 0 is not in the range"),
         (["modules", "newton", "--write", __file__], "is a file"),
         (["apart"], "Missing argument 'NAMES...'"),
         (["apart", "newtn"], "there is no module 'newtn'; there are transformer"),
         (["limits", "newtn"], "there is no module 'newtn'; there are transformer"),
-        (["limits", "newton", "--scale", "1.5"], "'--scale': 1.5 is not in the range"),
-        (["limits", "newton", "--turns", "0"], "'--turns': 0 is not in the range"),
+        ("limits newton --scale 1.5".split(), "'--scale': 1.5 is not in the range"),
+        ("limits newton --turns 0".split(), "'--turns': 0 is not in the range"),
         (["policies", "newtn"], "there is no program 'newtn'; there are transformer"),
         (["opcodes", "addd"], "there is no opcode 'addd' here"),
         (["parsing", "/nowhere"], "'/nowhere' does not exist"),
@@ -77,7 +77,7 @@ def test_modules_are_written_and_not_run(tmp_path: Path) -> None:
 
 
 def test_policies_are_timed_beside_reference() -> None:
-    done = CliRunner().invoke(main, ["policies", "norm-softmax", "--scale", "0.02", "--turns", "1"])
+    done = CliRunner().invoke(main, "policies norm-softmax --scale 0.02 --turns 1".split())
     assert done.exit_code == 0
     header, _, row = (line.strip("| ").split("|") for line in done.output.strip().splitlines())
     assert [cell.strip() for cell in header] == ["program", "reference ms", *POLICIES]
@@ -86,7 +86,7 @@ def test_policies_are_timed_beside_reference() -> None:
 
 @pytest.mark.slow
 def test_modules_too_large_to_be_there_twice_are_run_one_after_the_other() -> None:
-    done = CliRunner().invoke(main, ["apart", "newton", "--scale", "0.1"])
+    done = CliRunner().invoke(main, "apart newton --scale 0.1".split())
     assert done.exit_code == 0, done.output
     lines = done.output.strip().splitlines()
     assert [what in line for what, line in zip(("first output", "warm", "grown by"), lines, strict=True)] == [True] * 3

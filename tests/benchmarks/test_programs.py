@@ -58,7 +58,7 @@ def test_a_scale_cuts_every_size(name: str) -> None:
 def test_sizes_are_those_of_the_benchmark_at_scale_1() -> None:
     shapes = {
         name: [str(parameter.dimensions) for parameter in hloexec.parse(programs.hlo_text(name)).entry.parameter_shapes]
-        for name in ("sort", "embedding", "depthwise", "mlp-bf16", "max-pool", "newton", "fft", "cumsum")
+        for name in "sort embedding depthwise mlp-bf16 max-pool newton fft cumsum".split()
     }
     assert shapes == {
         "sort": ["(64, 16384)"] * 2,

@@ -32,7 +32,7 @@ def test_a_value_lives_from_its_definition_to_its_last_use_parameters_and_result
     assert spans(usage) == {"p": (0, 4), "a": (1, 3), "b": (2, 3), "c": (3, 4)}
     assert (usage.peak.bytes, usage.peak.time) == (4 * 64, 3)
     assert (usage.parameter_bytes, usage.output_bytes) == (64, 64)
-    assert [value.label for value in usage.alive_at(3)] == ["a", "b", "c", "p"]
+    assert [value.label for value in usage.alive_at(3)] == "a b c p".split()
 
 
 def test_a_donated_parameter_lives_until_its_last_use_and_shares_the_output() -> None:
@@ -80,7 +80,7 @@ ENTRY e { p = f32[10] parameter(0)
  ROOT r = f32[10] get-tuple-element(w), index=1 }""")
     by_label = {value.label: value for value in usage.values}
     assert {"b", "x", "r"}.isdisjoint(by_label)
-    state = [by_label[label].buffer for label in ("c", "q{1}", "s{1}", "y", "w{1}")]
+    state = [by_label[label].buffer for label in "c q{1} s{1} y w{1}".split()]
     assert len(set(state)) == 1
     assert by_label["w{1}"].is_phi and not by_label["y"].is_phi
     # The flat order: entry to the tuple, condition, body, then the loop itself and what follows.
@@ -148,7 +148,7 @@ ENTRY e { p = f32[8] parameter(0)
  y = f32[8] async-done(x)
  ROOT r = f32[8] add(y, z) }""")
     # q to c are 1 to 6, the start is 7, the done 9.
-    assert [name for _, name in usage.sequence] == ["p", "q", "s", "b", "n", "o", "c", "x", "z", "y", "r"]
+    assert [name for _, name in usage.sequence] == "p q s b n o c x z y r".split()
     assert spans(usage)["s"] == (2, 9)
     assert spans(usage)["n"] == (4, 9)
     assert spans(usage)["o"] == (5, 10)
@@ -162,7 +162,7 @@ ENTRY e { p = f32[8] parameter(0)
  a = f32[8] negate(x)
  y = f32[8] call(a), to_apply=f
  ROOT r = f32[8] add(x, y) }""")
-    assert [name for _, name in usage.sequence] == ["p", "q", "s", "x", "a", "y", "r"]
+    assert [name for _, name in usage.sequence] == "p q s x a y r".split()
     assert set(spans(usage)) == {"p", "s", "a", "r"}
 
 

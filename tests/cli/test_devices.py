@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.cli import main
@@ -139,7 +140,7 @@ def test_global_inputs_stand_alone(numbered: str, tmp_path: Path, call: Call) ->
 
 
 def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_path: Path, call: Call) -> None:
-    after, before, inputs, saved = (str(tmp_path / name) for name in ("after.hlo", "before.hlo", "in.npz", "out.npz"))
+    after, before, inputs, saved = (str(tmp_path / name) for name in "after.hlo before.hlo in.npz out.npz".split())
     text = "HloModule m, num_partitions=2\n\nENTRY {} {{\n  p = f32[{},4] parameter(0){}\n  ROOT r = f32[{},4] negate(p){}\n}}\n"
     sharding = ", sharding={mesh['x'=2], [{'x'}, {}]}"
     Path(after).write_text(text.format("e_spmd", 2, "", 2, ""))
@@ -147,7 +148,7 @@ def test_the_module_before_partitioning_says_how_whole_arrays_are_divided(tmp_pa
     whole = np.arange(16, dtype=np.float32).reshape(4, 4)
     np.savez(inputs, whole)
     call("run", after, "--global-inputs", inputs, "--before", before, "--save", saved)
-    np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
+    assert_array_equal(np.asarray(literals.load(saved)), -whole)
     for option, value in (("--before", before), ("--result-sharding", "{replicated}")):
         found = call("run", after, option, value, code=2)
         assert f"{option} says how whole arrays are divided; give --global-inputs, too" in found
@@ -163,7 +164,7 @@ def test_a_sharding_of_the_result_may_be_given(tmp_path: Path, call: Call) -> No
     np.savez(inputs, whole)
     sharding = "{devices=[2,1]<=[2]}"
     call("run", after, "--global-inputs", inputs, "--result-sharding", sharding, "--save", saved)
-    np.testing.assert_array_equal(np.asarray(literals.load(saved)), -whole)
+    assert_array_equal(np.asarray(literals.load(saved)), -whole)
     assert "error: " in call("run", after, "--global-inputs", inputs, "--result-sharding", "{devices=", code=2)
 
 
@@ -180,14 +181,12 @@ def test_a_result_that_nothing_puts_together_is_that_of_each_device(tmp_path: Pa
     assert "(give --result-sharding, or as --before a module before partitioning whose result has one, " in found
     devices = literals.load(saved)
     assert isinstance(devices, tuple) and len(devices) == 2
-    np.testing.assert_array_equal(np.concatenate([np.asarray(value) for value in devices]), -whole)
+    assert_array_equal(np.concatenate([np.asarray(value) for value in devices]), -whole)
 
 
 def test_a_whole_result_to_compare_with_is_divided_as_that_of_the_run_is(tmp_path: Path, call: Call) -> None:
     """The last shard ends in padding, where the devices hold what the whole lacks."""
-    after, before, inputs, expected = (
-        str(tmp_path / name) for name in ("after.hlo", "before.hlo", "in.npz", "out.npz")
-    )
+    after, before, inputs, expected = (str(tmp_path / name) for name in "after.hlo before.hlo in.npz out.npz".split())
     text = """HloModule m, num_partitions=2
 
 ENTRY {} {{

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from hloexec.cli import TOOLS, _hloexec, main
+from tests.command_line import CommandLine
 from tests.docs import requires_graphviz
 from tests.here import triaging_here
 from tests.otherwise import problems
@@ -80,13 +81,12 @@ def test_every_command_has_examples_that_run(names: tuple[str, ...], folder: Pat
 
 @pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
 def test_help_says_the_same_on_narrow_terminals(
-    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     shown = []
     for columns in (1000, 80, 40):
         monkeypatch.setenv("COLUMNS", str(columns))
-        assert main([*names, "--help"]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = cli(*names, "--help").splitlines()
         longest_name = max(len(line) for line in lines if len(line.split()) == 1 or line.lstrip().startswith("-"))
         assert all(len(line) <= max(columns, longest_name) for line in lines)
         shown.append("".join("".join(lines).split()))

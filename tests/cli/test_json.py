@@ -14,6 +14,7 @@ from hloexec.cli import main
 from hloexec.report.json.deriving import keys_of
 from hloexec.report.json.records import classes_of, printed_records
 from hloexec.report.json.schemas import parts_of, printed_keys
+from tests.command_line import CommandLine
 from tests.records import read_record
 from tests.text.building import op
 
@@ -33,8 +34,7 @@ PASSED_ON = op("f32[2] add(x, c)", x="f32[2]").replace("  ROOT", "  c = f32[2] c
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("add.hlo").write_text(ADD)
     Path("subtract.hlo").write_text(SUBTRACT)
     Path("strange.hlo").write_text(STRANGE)
@@ -49,12 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez("a.npz", **{"0": np.array([1, np.nan, np.inf, 4], np.float32), "1": np.array([1 + 2j, 3])})
     np.savez("b.npz", **{"0": np.array([1, 2, 3, 4], np.float32), "1": np.array([1 + 2j, complex(np.nan, -np.inf)])})
     np.savez("c.npz", **{"0": np.zeros(3, np.float32), "2": np.array([True])})
-    return tmp_path
-
-
-def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
-    assert main([*words, "--json"]) == code, capsys.readouterr().err
-    return read_record(capsys.readouterr().out)
+    return empty_folder
 
 
 @pytest.mark.slow_cases("ops --types-ops-0")
@@ -86,46 +81,48 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> A
         ("ops --types", "ops", 0),
     ],
 )
-def test_records_are_of_their_schemas(line: str, schema: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    record = printed(capsys, *line.split(), code=code)
+def test_records_are_of_their_schemas(line: str, schema: str, code: int, cli: CommandLine) -> None:
+    record = cli.record(line, code=code)
     assert (record["schema"], record["version"]) == (f"hloexec.{schema}", 2)
 
 
-def test_goldens_that_fail_and_that_are_broken_are_records_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_goldens_that_fail_and_that_are_broken_are_records_too(
+    cli: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("right", "wrong", "broken"):
         assert main(["golden", "record", "add.hlo", "-o", f"g/{name}.golden"]) == 0
     Path("g/wrong.golden/expected.npz").write_bytes(Path("b.npz").read_bytes())
     Path("g/broken.golden/inputs.npz").unlink()
     capsys.readouterr()
-    checks = printed(capsys, "golden", "check", "g", code=2)["checks"]
+    checks = cli.record("golden check g", code=2)["checks"]
     assert sorted(check["outcome"] for check in checks) == ["broken", "failed", "passed"]
 
 
 @pytest.mark.parametrize("name", ["run", "trace -o t", "nan", "extract --instruction root -o s", "golden record -o g"])
-def test_commands_that_run_say_how(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_that_run_say_how(name: str, cli: CommandLine) -> None:
     *words, options = name.partition(" ")[0], name.partition(" ")[2]
     if name.startswith("golden"):
         words, options = ["golden", "record"], "-o g"
-    record = printed(capsys, *words, "add.hlo", *options.split(), "--seed", "7", "--numerics", "random-rounding:3")
+    record = cli.record(*words, "add.hlo", *options.split(), "--seed", "7", "--numerics", "random-rounding:3")
     assert (record["seed"], record["numerics"]) == (7, "random-rounding:3")
     assert (record["file"], record["module"]) == ("add.hlo", "m")
 
 
-def test_a_diff_says_how_it_ran_either_side(capsys: pytest.CaptureFixture[str]) -> None:
-    record = printed(capsys, "diff", "add.hlo", "add.hlo", "--seed", "7", "--numerics-after", "exact")
+def test_a_diff_says_how_it_ran_either_side(cli: CommandLine) -> None:
+    record = cli.record("diff add.hlo add.hlo --seed 7 --numerics-after exact")
     keys = ("seed", "numerics_before", "numerics_after", "before_file", "after_module")
     assert [record[key] for key in keys] == [7, "reference", "exact", "add.hlo", "m"]
 
 
-def test_info_says_what_only_branches_need(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_says_what_only_branches_need(cli: CommandLine) -> None:
     Path("branch.hlo").write_text(IN_A_BRANCH)
     for name, is_conditional in (("unknown.hlo", False), ("branch.hlo", True)):
-        (needed,) = printed(capsys, "info", name)["unsupported"]
+        (needed,) = cli.record("info", name)["unsupported"]
         assert (needed["name"], needed["is_conditional"]) == ("nobody", is_conditional)
 
 
-def test_elements_that_json_has_no_numbers_for_keep_their_values(capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = printed(capsys, "compare", "a.npz", "b.npz", code=1)["leaves"]
+def test_elements_that_json_has_no_numbers_for_keep_their_values(cli: CommandLine) -> None:
+    first, second = cli.record("compare a.npz b.npz", code=1)["leaves"]
     assert {element["actual"] for element in first["measured"]["first"]} == {"nan", "inf"}
     assert [element["expected"] for element in second["measured"]["first"]] == [["nan", "-inf"]]
     assert first["measured"]["nans"] == {"both": 0, "actual_only": 1, "expected_only": 0}
@@ -148,26 +145,21 @@ def test_elements_that_json_has_no_numbers_for_keep_their_values(capsys: pytest.
     ],
 )
 def test_errors_are_records_with_their_places(
-    line: str, code: int, kind: str, message: str, place: list[Any], capsys: pytest.CaptureFixture[str]
+    line: str, code: int, kind: str, message: str, place: list[Any], cli: CommandLine
 ) -> None:
-    assert main([*line.split(), "--json"]) == code
-    out, err = capsys.readouterr()
+    out, err = cli.ended(line, "--json", code=code)
     record = read_record(out)
     assert record["schema"] == "hloexec.error" and record["error"]["kind"] == kind
     assert message in record["error"]["message"] and record["error"]["message"].splitlines()[0] in err
     assert [record["error"][key] for key in ("file", "line", "column")] == place
-    assert main(line.split()) == code
-    assert capsys.readouterr().out == ""
+    assert cli(line, code=code) == ""
 
 
-def test_a_file_of_that_name_asks_for_no_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--", "--json"]) == 2
-    assert capsys.readouterr().out == ""
+def test_a_file_of_that_name_asks_for_no_json(cli: CommandLine) -> None:
+    assert cli("run -- --json", code=2) == ""
 
 
-def test_a_result_that_cannot_be_saved_is_an_error_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_that_cannot_be_saved_is_an_error_alone(monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> None:
     from hloexec import InputError
     from hloexec.language import literals
 
@@ -175,29 +167,25 @@ def test_a_result_that_cannot_be_saved_is_an_error_alone(
         raise InputError("the disk is full")
 
     monkeypatch.setattr(literals, "save", fail)
-    assert printed(capsys, "run", "add.hlo", "--save", "r.npz", code=2)["error"]["message"] == "the disk is full"
+    assert cli.record("run add.hlo --save r.npz", code=2)["error"]["message"] == "the disk is full"
 
 
-def test_warnings_are_in_the_record_and_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "elided.hlo", "--json"]) == 0
-    out, err = capsys.readouterr()
+def test_warnings_are_in_the_record_and_on_standard_error(cli: CommandLine) -> None:
+    out, err = cli.ended("run elided.hlo --json")
     (warning,) = read_record(out)["warnings"]
     assert warning.endswith("taken as zeros: c") and f"warning: {warning}\n" == err
-    assert printed(capsys, "run", "add.hlo")["warnings"] == []
+    assert cli.record("run add.hlo")["warnings"] == []
 
 
-def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema"]) == 0
-    names = capsys.readouterr().out.split()
+def test_schemas_are_printed(cli: CommandLine) -> None:
+    names = cli("schema").split()
     assert names == list(printed_records())
     for name in names:
-        assert main(["schema", f"hloexec.{name}"]) == 0
-        schema = json.loads(capsys.readouterr().out)
+        schema = json.loads(cli("schema", f"hloexec.{name}"))
         assert schema["title"] == f"hloexec.{name}" and not schema["additionalProperties"]
         parts = set(re.findall(r'"#/\$defs/([\w.]+)"', json.dumps(schema)))
         assert parts <= schema["$defs"].keys()
-    assert main(["schema", "nonsense"]) == 2
-    assert "there is no record 'nonsense'; there are run, " in capsys.readouterr().err
+    assert "there is no record 'nonsense'; there are run, " in cli.complaint("schema nonsense")
 
 
 def test_every_key_says_what_it_means() -> None:

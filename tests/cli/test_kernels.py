@@ -43,7 +43,7 @@ def test_a_misjudged_processor_makes_the_command_start_over(
 ) -> None:
     monkeypatch.setattr(process, "_processor_flags", lambda: WIDE)
     monkeypatch.setattr(process, "openblas_kernels", lambda: "haswell")
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "hloexec", "run", "x.hlo"])
+    monkeypatch.setattr(sys, "orig_argv", "python -m hloexec run x.hlo".split())
     process.restart_with_better_kernels()
     ((arguments, environment),) = started
     assert arguments == [sys.executable, "-m", "hloexec", "run", "x.hlo"]

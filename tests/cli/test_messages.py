@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import hloexec
 from hloexec.cli import _hloexec, main
+from tests.command_line import CommandLine
 from tests.text.building import op
 
 CHANNELS = """HloModule m
@@ -61,8 +62,7 @@ ENTRY main { z = s32[] constant(0)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> None:
     Path("add.hlo").write_text(op("f32[2] add(x, x)", x="f32[2]"))
     Path("unknown.hlo").write_text(op('f32[2] custom-call(x), custom_call_target="nobody"', x="f32[2]"))
     Path("callback.hlo").write_text(
@@ -118,7 +118,7 @@ def test_messages_speak_of_options(line: str, message: str, capsys: pytest.Captu
 
 def test_what_several_runs_warn_of_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.hlo").write_text(Path("elided.hlo").read_text().replace("add(x, c)", "subtract(x, c)"))
-    assert main(["diff", "elided.hlo", "other.hlo", "--inputs", "x.npz", "--numerics-after", "exact"]) in (0, 1)
+    assert main("diff elided.hlo other.hlo --inputs x.npz --numerics-after exact".split()) in (0, 1)
     assert capsys.readouterr().err == "warning: constants that the text elides are taken as zeros: c\n"
 
 
@@ -195,7 +195,7 @@ def _command_of(name: str) -> click.Command:
     return command
 
 
-@pytest.mark.parametrize("file", ["feeds.hlo", "channels.hlo", "unknown.hlo", "summed.hlo", "three.hlo"])
+@pytest.mark.parametrize("file", "feeds.hlo channels.hlo unknown.hlo summed.hlo three.hlo".split())
 @pytest.mark.parametrize(
     "line",
     [
@@ -229,7 +229,40 @@ def test_advice_is_for_the_command_at_hand(file: str, line: str, capsys: pytest.
     assert said <= _options_of([command, *subcommand]), err
 
 
-def test_what_has_no_option_at_hand_is_said_to_have_one_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", "feeds.hlo", "-o", "t.trace"]) == 2
-    err = capsys.readouterr().err
+def test_what_has_no_option_at_hand_is_said_to_have_one_elsewhere(cli: CommandLine) -> None:
+    err = cli.complaint("trace feeds.hlo -o t.trace")
     assert err.endswith("from the infeed; hloexec trace has no option for that, but hloexec run has\n")
+
+
+_TEXT = "HloModule jit_f\n\nENTRY main {\n  x = f32[2] parameter(0)\n  ROOT log.1 = f32[2] log(x)%s\n}\n"
+_ADVICE = "the text has no source lines; JAX prints them: lowered.as_text('hlo', debug_info=True)"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_advised"),
+    [
+        (_TEXT % "", True),
+        (_TEXT % ', metadata={op_name="jit(f)/log"}', False),
+        (_TEXT.replace("jit_f", "m") % "", False),
+    ],
+)
+def test_a_module_of_jax_without_metadata_is_printed_with_it_by_debug_info(
+    text: str, is_advised: bool, tmp_path: Path, cli: CommandLine
+) -> None:
+    module, other, inputs = (str(tmp_path / name) for name in ("m.hlo", "other.hlo", "x.npz"))
+    Path(module).write_text(text)
+    Path(other).write_text(text.replace("log(x)", "sine(x)"))
+    np.savez(inputs, np.float32([-1, 2]))
+    for arguments in (["nan", module, "--inputs", inputs], ["diff", module, other]):
+        assert (_ADVICE in cli(*arguments, code=1)) == is_advised
+    assert _ADVICE not in cli("diff", module, module)
+
+
+def test_debug_info_is_what_jax_calls_it() -> None:
+    jax = pytest.importorskip("jax")
+    import hloexec
+    from hloexec.language.origins import advice_on_source_lines
+
+    lowered = jax.jit(lambda x: jax.numpy.log(x)).lower(np.float32([1]))
+    assert advice_on_source_lines(hloexec.parse(lowered.as_text("hlo"))) is not None
+    assert advice_on_source_lines(hloexec.parse(lowered.as_text("hlo", debug_info=True))) is None

@@ -32,7 +32,7 @@ RANGE = ["--range", "0=-2:2"]
         (["run", "long.hlo", *RANGE], 0),
         (["nan", "long.hlo", *RANGE], 1),
         (["trace", "long.hlo", "-o", "t", *RANGE], 0),
-        (["extract", "long.hlo", "-o", "s", "--instruction", "logarithm_with_a_name_that_no_column_holds.12345"], 0),
+        ("extract long.hlo -o s --instruction logarithm_with_a_name_that_no_column_holds.12345".split(), 0),
         (["diff", "long.hlo", "other.hlo", *RANGE], 1),
         (["compare", "a.npz", "b.npz"], 1),
         (["info", "long.hlo"], 0),

@@ -10,8 +10,8 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
+from tests.command_line import CommandLine
 from tests.here import triaging_here
-from tests.records import read_record
 from tests.text.building import module
 
 ELIDED = module(
@@ -26,8 +26,7 @@ C = np.array([1, 2, 3, 4], np.float32)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> None:
     Path("m.hlo").write_text(ELIDED)
     np.savez("in.npz", X)
     np.savez("c.npz", c=C)
@@ -36,9 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez("zeros.npz", X, X * X)
 
 
-def as_json(capsys: pytest.CaptureFixture[str], line: str, code: int) -> Any:
-    assert main([*line.split(), "--json"]) == code
-    return read_record(capsys.readouterr().out)
+def as_json(cli: CommandLine, line: str, code: int) -> Any:
+    return cli.record(line, code=code)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +51,8 @@ def as_json(capsys: pytest.CaptureFixture[str], line: str, code: int) -> Any:
         ("--against m.hlo", 0),
     ],
 )
-def test_run_against(options: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(f"run m.hlo --inputs in.npz {options}".split()) == code
-    out = capsys.readouterr().out
+def test_run_against(options: str, code: int, cli: CommandLine) -> None:
+    out = cli(f"run m.hlo --inputs in.npz {options}", code=code)
     assert ("\nnot decided  1 of 2 arrays\n" in out) == (code == 3)
     if code == 3:
         assert "0: no element is decided, since %c is elided in the text; a dump with --xla_dump_large_constants" in out
@@ -71,8 +68,8 @@ def test_against_another_text_constants_that_both_elide_are_the_same(capsys: pyt
 
 
 @pytest.mark.parametrize("options", ["", " --inputs in.npz"])
-def test_compare(options: str, capsys: pytest.CaptureFixture[str]) -> None:
-    record = as_json(capsys, f"compare zeros.npz right.npz --module m.hlo{options}", 3)
+def test_compare(options: str, cli: CommandLine) -> None:
+    record = as_json(cli, f"compare zeros.npz right.npz --module m.hlo{options}", 3)
     assert record["verdict"] == "not decided" and not record["agrees"]
     first, second = record["leaves"]
     assert first["undecided"] == {
@@ -82,49 +79,48 @@ def test_compare(options: str, capsys: pytest.CaptureFixture[str]) -> None:
         "reason": first["undecided"]["reason"],
     }
     assert second["undecided"] is None and second["verdict"] == "equal"
-    record = as_json(capsys, f"compare zeros.npz wrong.npz --module m.hlo{options}", 1)
+    record = as_json(cli, f"compare zeros.npz wrong.npz --module m.hlo{options}", 1)
     assert [leaf["verdict"] for leaf in record["leaves"]] == ["not decided", "different"]
 
 
-def test_golden_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("golden record m.hlo --inputs in.npz --expected right.npz -o g.golden".split()) == 3
-    capsys.readouterr()
-    record = as_json(capsys, "golden check g.golden", 3)
+def test_golden_check(cli: CommandLine) -> None:
+    cli("golden record m.hlo --inputs in.npz --expected right.npz -o g.golden", code=3)
+    record = as_json(cli, "golden check g.golden", 3)
     assert record["checks"][0]["outcome"] == "not_decided"
-    assert main("golden check g.golden".split()) == 3
-    out = capsys.readouterr().out
+    out = cli("golden check g.golden", code=3)
     assert out.startswith(
         "1 not decided  of 1 golden\n\nnot decided g.golden  not decided: 1 of 2 leaves; 0: no element"
     )
-    assert main("golden record m.hlo --inputs in.npz --expected wrong.npz -o w.golden".split()) == 1
-    assert main("golden check g.golden w.golden".split()) == 1
+    cli("golden record m.hlo --inputs in.npz --expected wrong.npz -o w.golden", code=1)
+    cli("golden check g.golden w.golden", code=1)
     # What hloexec has recorded, it has recorded with the same constants.
-    assert main("golden record m.hlo --inputs in.npz -o ours.golden".split()) == 0
-    assert main("golden check ours.golden".split()) == 0
+    cli("golden record m.hlo --inputs in.npz -o ours.golden")
+    cli("golden check ours.golden")
     Path("other.hlo").write_text(ELIDED.replace("multiply", "add"))
-    assert main("golden check ours.golden --module other.hlo".split()) == 1
+    cli("golden check ours.golden --module other.hlo", code=1)
 
 
-def test_triage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_triage(cli: CommandLine) -> None:
     Path("night").mkdir()
     for name, text in (("a", "right"), ("b", "zeros")):
         Path(f"night/{name}.hlo").write_text(ELIDED)
         Path(f"night/{name}.inputs.npz").write_bytes(Path("in.npz").read_bytes())
         Path(f"night/{name}.expected.npz").write_bytes(Path(f"{text}.npz").read_bytes())
     with triaging_here():
-        record = as_json(capsys, "triage night --jobs 1", 3)
+        record = as_json(cli, "triage night --jobs 1", 3)
         assert [each["outcome"] for each in record["modules"]] == ["not decided", "agree"]
         Path("night/b.expected.npz").write_bytes(Path("wrong.npz").read_bytes())
         assert main("triage night --jobs 1".split()) == 1
 
 
-def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    record = as_json(capsys, "explain m.hlo --inputs in.npz --expected right.npz", 3)
+def test_explain(cli: CommandLine) -> None:
+    record = as_json(cli, "explain m.hlo --inputs in.npz --expected right.npz", 3)
     assert record["verdict"] == "not decided" and record["left_open"][0].startswith("0: no element is decided")
-    assert main("explain m.hlo --inputs in.npz --expected right.npz".split()) == 3
-    assert capsys.readouterr().out.startswith("not decided: what rounding does not explain is left open\n")
-    assert main("explain m.hlo --inputs in.npz --expected wrong.npz".split()) == 1
-    assert main("explain m.hlo --inputs in.npz --expected right.npz --elided c.npz".split()) == 0
+    assert cli("explain m.hlo --inputs in.npz --expected right.npz", code=3).startswith(
+        "not decided: what rounding does not explain is left open\n"
+    )
+    cli("explain m.hlo --inputs in.npz --expected wrong.npz", code=1)
+    cli("explain m.hlo --inputs in.npz --expected right.npz --elided c.npz")
 
 
 def test_a_result_of_an_unknown_library_call_is_not_decided() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from hloexec.cli import main
+from tests.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 GOOD = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n  ROOT y = f32[4] add(x, x) }\n"
@@ -25,20 +26,18 @@ NAMED_PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system 
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _files(empty_folder: Path) -> None:
     Path("good.hlo").write_text(GOOD)
     np.savez("x.npz", X)
     np.savez("y.npz", X + X)
 
 
-def _refused(capsys: pytest.CaptureFixture[str], message: str, *arguments: str) -> None:
+def _refused(cli: CommandLine, message: str, *arguments: str) -> None:
     """The command exits with 2 within seconds, says one sentence, prints nothing else and writes nothing."""
     before = sorted(Path().rglob("*"))
     start = time.process_time()
-    assert main(arguments) == 2
+    printed = cli.ended(*arguments, code=2)
     assert time.process_time() - start < 5  # of the processor, where it takes a second or less
-    printed = capsys.readouterr()
     assert message in printed.err
     assert printed.err.lower().count("error:") == 1 and not printed.out
     assert sorted(Path().rglob("*")) == before
@@ -61,7 +60,7 @@ def _odd(kind: str) -> str:
 
 
 @NAMED_PIPES
-@pytest.mark.parametrize("kind", ["pipe", "socket", "link", "device"])
+@pytest.mark.parametrize("kind", "pipe socket link device".split())
 @pytest.mark.parametrize(
     "command",
     [
@@ -82,9 +81,9 @@ def _odd(kind: str) -> str:
         "step good.hlo --script {}",
     ],
 )
-def test_what_is_no_regular_file_is_not_read(command: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_regular_file_is_not_read(command: str, kind: str, cli: CommandLine) -> None:
     message = _odd(kind)
-    _refused(capsys, message, *command.format(f"odd.{kind}").split())
+    _refused(cli, message, *command.format(f"odd.{kind}").split())
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="the shell needs /dev/fd")
@@ -107,7 +106,7 @@ def test_standard_input_and_what_a_shell_hands_over_is_read(words: str) -> None:
 
 
 @NAMED_PIPES
-def test_folders_are_walked_past_what_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_are_walked_past_what_is_no_file(cli: CommandLine) -> None:
     Path("modules").mkdir()
     Path("modules/good.hlo").write_text(GOOD)
     np.savez("modules/good.inputs.npz", X)
@@ -116,19 +115,18 @@ def test_folders_are_walked_past_what_is_no_file(capsys: pytest.CaptureFixture[s
     os.mkfifo("modules/waits.inputs.npz")
     Path("modules/gone.hlo").symlink_to("nowhere")
     Path("modules/notes.md").symlink_to("nowhere")  # which nobody asks for
-    assert main(["triage", "modules", "--no-minify"]) == 0
-    printed = capsys.readouterr()
+    printed = cli.ended("triage modules --no-minify")
     assert "1 module: 1 agree" in printed.out
     assert printed.err.count("is passed over") == 3 and "notes" not in printed.err
     assert "gone.hlo' is passed over: it is a link to a file that does not exist" in printed.err
 
 
-def test_all_that_lack_a_partner_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_that_lack_a_partner_are_named(cli: CommandLine) -> None:
     for folder, names in (("a", "xyz"), ("b", "x")):
         Path(folder).mkdir()
         for name in names:
             Path(folder, f"{name}.hlo").write_text(GOOD)
-    _refused(capsys, "y, z are in 'a', but lack their partners in 'b'", "triage", "a", "b")
+    _refused(cli, "y, z are in 'a', but lack their partners in 'b'", "triage", "a", "b")
 
 
 def _bomb(path: str, layers: int) -> None:
@@ -152,12 +150,10 @@ def _packed(path: str, sizes: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("command", ["info bomb.npz", "run good.hlo --inputs bomb.npz", "compare bomb.npz bomb.npz"])
 @pytest.mark.parametrize("sizes", [(300,), (100, 100, 100)], ids=["one", "several"])
-def test_arrays_that_unpack_to_far_more_are_refused(
-    sizes: Sequence[int], command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arrays_that_unpack_to_far_more_are_refused(sizes: Sequence[int], command: str, cli: CommandLine) -> None:
     _packed("bomb.npz", sizes)
     started = time.monotonic()
-    _refused(capsys, "bomb.npz holds more than 268.4 MB, 50 times what it holds packed", *command.split())
+    _refused(cli, "bomb.npz holds more than 268.4 MB, 50 times what it holds packed", *command.split())
     assert time.monotonic() - started < 5
 
 
@@ -172,39 +168,38 @@ def test_arrays_that_unpack_to_far_more_are_refused(
     ],
 )
 def test_names_that_end_like_another_format_are_refused_before_anything_runs(
-    command: str, message: str, capsys: pytest.CaptureFixture[str]
+    command: str, message: str, cli: CommandLine
 ) -> None:
     # The module is missing: what is said of its name would come first if it were read first.
-    _refused(capsys, message, *command.split())
+    _refused(cli, message, *command.split())
 
 
-@pytest.mark.parametrize("name", ["x.hlo", "x.txt", "x", "x.v2", "x.after_opt"])
+@pytest.mark.parametrize("name", "x.hlo x.txt x x.v2 x.after_opt".split())
 def test_other_endings_of_a_text_are_written(name: str) -> None:
     assert main(["fmt", "good.hlo", "-o", name]) == 0 and Path(name).read_text().startswith("HloModule")
 
 
-def test_small_arrays_may_be_packed_as_they_like(capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_arrays_may_be_packed_as_they_like(cli: CommandLine) -> None:
     _packed("zeros.npz", (20, 20))
-    assert main(["info", "zeros.npz"]) == 0
-    assert "f32[5242880]" in capsys.readouterr().out
+    assert "f32[5242880]" in cli("info zeros.npz")
 
 
 @pytest.mark.parametrize("end", [")", ", s32[])", ""])
-def test_tuples_nested_too_deep_are_refused_with_their_place(end: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuples_nested_too_deep_are_refused_with_their_place(end: str, cli: CommandLine) -> None:
     text = "HloModule m\nENTRY e {\n  ROOT p = " + "(" * 100_000 + "f32[]" + end * 100_000 + " parameter(0)\n}\n"
     Path("deep.hlo").write_text(text)
     started = time.monotonic()
     # Eleven characters stand before the first of the tuples.
-    _refused(capsys, "deep.hlo:3:10012: a tuple shape nests deeper than 10000 tuples", "info", "deep.hlo")
+    _refused(cli, "deep.hlo:3:10012: a tuple shape nests deeper than 10000 tuples", "info", "deep.hlo")
     assert time.monotonic() - started < 5
 
 
 @pytest.mark.slow_cases("once-run bomb.gz", "twice-diff good.hlo bomb.gz", "once-diff good.hlo bomb.gz")
 @pytest.mark.parametrize("command", ["run bomb.gz", "diff good.hlo bomb.gz"])
 @pytest.mark.parametrize("layers", [1, 2], ids=["once", "twice"])
-def test_a_bomb_is_refused_before_it_is_unpacked(layers: int, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bomb_is_refused_before_it_is_unpacked(layers: int, command: str, cli: CommandLine) -> None:
     _bomb("bomb.gz", layers)
-    _refused(capsys, "bomb.gz holds more than 268.4 MB, 50 times what it holds packed", *command.split())
+    _refused(cli, "bomb.gz holds more than 268.4 MB, 50 times what it holds packed", *command.split())
 
 
 def test_a_small_file_of_many_zeros_is_none() -> None:
@@ -214,24 +209,21 @@ def test_a_small_file_of_many_zeros_is_none() -> None:
     assert main(["info", "zeros.gz"]) == 0
 
 
-def test_a_file_that_is_larger_than_any_module_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_larger_than_any_module_is_not_read(cli: CommandLine) -> None:
     with open("sparse.hlo", "wb") as file:
         file.truncate(20 << 30)
-    _refused(capsys, "sparse.hlo holds more than 4.3 GB, more than any module", "run", "sparse.hlo")
+    _refused(cli, "sparse.hlo holds more than 4.3 GB, more than any module", "run", "sparse.hlo")
 
 
-def test_what_a_result_alone_takes_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_result_alone_takes_is_listed(cli: CommandLine) -> None:
     shape = f"f32[{(1 << 63) - 1},{(1 << 63) - 1}]"
     Path("huge.hlo").write_text(f"HloModule m\nENTRY e {{ ROOT p = {shape} parameter(0) }}\n")
-    assert main(["run", "huge.hlo"]) == 1
-    error = capsys.readouterr().err
+    error = cli.complaint("run huge.hlo", code=1)
     assert "would take about 3.4e+20 EB" in error
     assert f"The largest buffers then:\n  3.4e+20 EB  {shape} of the result, a copy\n" in error
 
 
-def test_arrays_that_do_not_fit_into_memory_are_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_that_do_not_fit_into_memory_are_refused(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("0.npy", "w") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (1 << 25,)}
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[arg-type]
@@ -239,7 +231,7 @@ def test_arrays_that_do_not_fit_into_memory_are_refused(
             file.write(bytes(1 << 20))
     monkeypatch.setattr("hloexec.language.literals.npz.memory_limit_bytes", lambda _: 1 << 26)
     for command in ("info bomb.npz", "compare bomb.npz bomb.npz", "run good.hlo --global-inputs bomb.npz"):
-        _refused(capsys, "does not fit into memory", *command.split())
+        _refused(cli, "does not fit into memory", *command.split())
 
 
 @pytest.mark.parametrize(
@@ -253,8 +245,8 @@ def test_arrays_that_do_not_fit_into_memory_are_refused(
         ("info good.hlo --no-such", "No such option"),
     ],
 )
-def test_an_option_of_one_value_is_given_one(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _refused(capsys, message, *command.split())
+def test_an_option_of_one_value_is_given_one(command: str, message: str, cli: CommandLine) -> None:
+    _refused(cli, message, *command.split())
 
 
 @pytest.mark.parametrize(
@@ -266,11 +258,9 @@ def test_an_option_of_one_value_is_given_one(command: str, message: str, capsys:
         ("run good.hlo --global-inputs x.npz --distribution ones", "--global-inputs gives them all"),
     ],
 )
-def test_a_distribution_that_no_input_is_drawn_from_is_refused(
-    command: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_distribution_that_no_input_is_drawn_from_is_refused(command: str, message: str, cli: CommandLine) -> None:
     np.save("x.npy", X)
-    _refused(capsys, f"is for random inputs, but {message}", *command.split())
+    _refused(cli, f"is for random inputs, but {message}", *command.split())
 
 
 @pytest.mark.parametrize("command", ["run none.hlo --distribution edges", "run good.hlo --distribution normal"])
@@ -309,11 +299,10 @@ def test_lone_surrogates_in_json_are_no_traceback(values: dict[str, object], cod
         json.loads(done.stdout.decode())
 
 
-def test_lone_surrogates_in_a_config_are_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lone_surrogates_in_a_config_are_no_traceback(cli: CommandLine) -> None:
     config = r'{"alpha_real": 1, "epilogue": "\ud800", "\udc80": 1}'
     call = f'custom-call(x, x), custom_call_target="__cublas$gemm", backend_config={config}'
     Path("gemm.hlo").write_text(f"HloModule m\nENTRY e {{ x = f32[4,4] parameter(0)\n  ROOT y = f32[4,4] {call} }}\n")
-    assert main(["run", "gemm.hlo", "--json"]) == 1
-    printed = capsys.readouterr()
+    printed = cli.ended("run gemm.hlo --json", code=1)
     printed.err.encode()
     assert json.loads(printed.out.encode())["error"]["kind"] == "unsupported"

@@ -6,33 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from hloexec.cli import main
-from tests.records import read_record
+from tests.command_line import CommandLine
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAIN = ROOT / "examples" / "markov_chain.hlo"
 
 
-def test_the_page_on_execution_shows_its_example_and_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_on_execution_shows_its_example_and_its_plan(cli: CommandLine) -> None:
     page = (ROOT / "docs" / "execution.md").read_text(encoding="utf-8")
     shown = page.split("```python\n")[1].split("```")[0]
-    assert main(["plan", str(CHAIN)]) == 0
-    first, rest = capsys.readouterr().out.split("\n\n", 1)
+    first, rest = cli("plan", CHAIN).split("\n\n", 1)
     assert first.startswith("# main: 2 functions, at most ")
     assert rest == shown
     module = page.split("```hlo\nHloModule")[1].split("```")[0]
     assert f"HloModule{module}" == CHAIN.read_text(encoding="utf-8")
 
 
-def test_plans_of_programs_for_many_devices_are_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(ROOT / "examples" / "data_parallel_step.hlo")]) == 0
-    out = capsys.readouterr().out
+def test_plans_of_programs_for_many_devices_are_shown_too(cli: CommandLine) -> None:
+    out = cli("plan", ROOT / "examples" / "data_parallel_step.hlo")
     assert "gradient_sum = all_reduce(gradient)  # f32[8,16]\n" in out
 
 
-def test_plans_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(CHAIN), "--computation", "is_going_on", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+def test_plans_as_json(cli: CommandLine) -> None:
+    record = cli.record("plan", CHAIN, "--computation", "is_going_on")
     assert record["computation"] == "is_going_on"
     assert record["peak_bytes"] >= 1
     (function,) = record["functions"]
@@ -50,13 +46,11 @@ def test_plans_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         ([], 2, "Missing argument"),
     ],
 )
-def test_wrong_usage(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *arguments]) == code
-    assert message in capsys.readouterr().err
+def test_wrong_usage(arguments: list[str], code: int, message: str, cli: CommandLine) -> None:
+    assert message in cli.complaint("plan", *arguments, code=code)
 
 
-def test_broken_text_is_named_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_text_is_named_with_its_place(tmp_path: Path, cli: CommandLine) -> None:
     path = tmp_path / "broken.hlo"
     path.write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x) }\n")
-    assert main(["plan", str(path)]) == 2
-    assert "broken.hlo:3" in capsys.readouterr().err
+    assert "broken.hlo:3" in cli.complaint("plan", path)

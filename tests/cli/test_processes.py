@@ -129,7 +129,7 @@ def test_names_of_files_that_are_no_text_are_printed_as_they_are(tmp_path: Path)
 def test_signals_end_a_run_without_a_traceback(number: int, code: int, words: str, tmp_path: Path) -> None:
     (tmp_path / "m.hlo").write_text(ENDLESS)
     (tmp_path / "calls.py").write_text(BEGIN)
-    options = ["--custom-call", "begin=calls:begin", "--save", "out.npz"]
+    options = "--custom-call begin=calls:begin --save out.npz".split()
     command = [sys.executable, "-B", "-m", "hloexec", "run", "m.hlo", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     # Where the tests run in the background of a shell, it has told them to ignore Ctrl-C.
@@ -258,7 +258,7 @@ def test_a_folder_that_appears_meanwhile_is_not_taken_for_a_file(
 )
 def test_a_file_that_cannot_grow_is_an_error_and_leaves_all_as_it_was(command: str, tmp_path: Path) -> None:
     (tmp_path / "m.hlo").write_text(op("f32[4] negate(x)", x="f32[4]"))
-    assert run_here(["golden", "record", "m.hlo", "-o", ".", "--name", "old"], tmp_path).code == 0
+    assert run_here("golden record m.hlo -o . --name old".split(), tmp_path).code == 0
     if not command.startswith("fmt"):
         (tmp_path / "m.hlo").write_text(op("f32[3000] negate(x)", x="f32[3000]"))
     else:

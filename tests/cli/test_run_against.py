@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.cli import main
 from hloexec.errors import UnsupportedError
 from hloexec.language import literals
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
+from tests.command_line import CommandLine
 from tests.here import xla_here
 from tests.records import read_record
 from tests.text.building import op
@@ -38,15 +40,13 @@ REPLICAS = DOT.replace("HloModule main", "HloModule main, replica_count=2")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("dot.hlo").write_text(DOT)
-    return tmp_path
+    return empty_folder
 
 
-def against(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
-    assert main(["run", *words, "--json"]) == code, capsys.readouterr().err
-    return read_record(capsys.readouterr().out)["comparison"]
+def against(cli: CommandLine, *words: str, code: int = 0) -> Any:
+    return cli.record("run", *words, code=code)["comparison"]
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_xla_cpu_takes_and_gives_every_kind_of_value() -> None:
     d, (m, t), n, c = hloexec.run(module, inputs)
     assert [getattr(leaf, "dtype", None) for leaf in found] == [d.dtype, m.dtype, None, n.dtype, c.dtype]
     for ours, theirs in zip((d, m, n, c), (found[0], found[1], found[3], found[4]), strict=True):
-        np.testing.assert_array_equal(np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
+        assert_array_equal(np.asarray(ours, np.float64), np.asarray(theirs, np.float64))
     assert repr(t) == repr(found[2]) == "token"
 
 
@@ -70,7 +70,7 @@ def test_xla_cpu_runs_what_calls_lapack() -> None:
     options = "api_version=API_VERSION_TYPED_FFI, backend_config={uplo = 76 : ui8}"
     text = op(f"(f64[2,2]{{0,1}}, s32[]) {call}, {options}", x="f64[2,2]")
     factor, info = run_on_xla_cpu(hloexec.parse(text), [np.array([[4.0, 2.0], [2.0, 5.0]])])
-    np.testing.assert_array_equal(np.tril(np.asarray(factor)), [[2.0, 0.0], [1.0, 2.0]])
+    assert_array_equal(np.tril(np.asarray(factor)), [[2.0, 0.0], [1.0, 2.0]])
     assert info == 0
 
 
@@ -95,49 +95,48 @@ def test_what_xla_cpu_does_not_run_is_said(text: str, message: str) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_result_is_compared_with_xla_cpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_compared_with_xla_cpus(cli: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("jax")
-    record = against(capsys, "dot.hlo", "--against", "xla-cpu")
+    record = against(cli, "dot.hlo", "--against", "xla-cpu")
     assert record["verdict"] in ("equal", "rounding only")
     with xla_here():
-        assert main(["run", "dot.hlo", "--against", "xla-cpu"]) == 0
+        assert main("run dot.hlo --against xla-cpu".split()) == 0
     assert "compared with xla-cpu\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("folder")
-def test_policies_explain_or_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    assert against(capsys, "dot.hlo", "--against", "exact")["verdict"] in ("equal", "rounding only")
-    assert against(capsys, "dot.hlo", "--against", "policy:xla-cpu")["verdict"] in ("equal", "rounding only")
-    assert against(capsys, "dot.hlo", "--against", "bf16", code=1)["verdict"] == "different"
-    assert against(capsys, "dot.hlo", "--against", "bf16", "--numerics", "bf16")["verdict"] == "equal"
+def test_policies_explain_or_do_not(cli: CommandLine) -> None:
+    assert against(cli, "dot.hlo", "--against", "exact")["verdict"] in ("equal", "rounding only")
+    assert against(cli, "dot.hlo", "--against", "policy:xla-cpu")["verdict"] in ("equal", "rounding only")
+    assert against(cli, "dot.hlo", "--against", "bf16", code=1)["verdict"] == "different"
+    assert against(cli, "dot.hlo", "--against", "bf16", "--numerics", "bf16")["verdict"] == "equal"
 
 
 @pytest.mark.usefixtures("folder")
-def test_another_module_runs_on_the_same_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_module_runs_on_the_same_inputs(cli: CommandLine) -> None:
     Path("same.hlo").write_text(DOT)
     other = DOT.replace("ROOT root =", "q =").replace("\n}", "\n  ROOT n = f32[8,8] negate(q)\n}")
     Path("other.hlo").write_text(other)
-    assert against(capsys, "dot.hlo", "--against", "same.hlo", "--seed", "7")["verdict"] == "equal"
-    assert against(capsys, "dot.hlo", "--against", "other.hlo", code=1)["verdict"] == "different"
+    assert against(cli, "dot.hlo", "--against", "same.hlo", "--seed", "7")["verdict"] == "equal"
+    assert against(cli, "dot.hlo", "--against", "other.hlo", code=1)["verdict"] == "different"
 
 
 @pytest.mark.usefixtures("folder")
-def test_files_and_goldens_hold_what_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "dot.hlo", "--save", "result.npz"]) == 0
-    assert main(["golden", "record", "dot.hlo", "-o", "d.golden", "--seed", "3"]) == 0
-    capsys.readouterr()
-    assert against(capsys, "dot.hlo", "--against", "result.npz")["verdict"] == "equal"
-    assert against(capsys, "dot.hlo", "--against", "result.npz", "--seed", "1", code=1)["verdict"] == "different"
-    assert against(capsys, "dot.hlo", "--against", "d.golden")["verdict"] == "equal"
+def test_files_and_goldens_hold_what_is_expected(cli: CommandLine) -> None:
+    cli("run dot.hlo --save result.npz")
+    cli("golden record dot.hlo -o d.golden --seed 3")
+    assert against(cli, "dot.hlo", "--against", "result.npz")["verdict"] == "equal"
+    assert against(cli, "dot.hlo", "--against", "result.npz", "--seed", "1", code=1)["verdict"] == "different"
+    assert against(cli, "dot.hlo", "--against", "d.golden")["verdict"] == "equal"
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_device_is_compared_and_so_is_one_computation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_device_is_compared_and_so_is_one_computation(cli: CommandLine) -> None:
     Path("two.hlo").write_text(REPLICAS)
-    record = against(capsys, "two.hlo", "--against", "exact", "--different-inputs", "--replicas", "2")
+    record = against(cli, "two.hlo", "--against", "exact", "--different-inputs", "--replicas", "2")
     assert record["verdict"] in ("equal", "rounding only") and len(record["leaves"]) == 2
     name = hloexec.load("dot.hlo").entry_name
-    assert against(capsys, "dot.hlo", "--against", "exact", "--computation", name)["verdict"] != "different"
+    assert against(cli, "dot.hlo", "--against", "exact", "--computation", name)["verdict"] != "different"
 
 
 @pytest.mark.usefixtures("folder")
@@ -156,7 +155,7 @@ def test_a_result_that_cannot_be_compared_is_not_lost(
     assert main(["run", "dot.hlo", "--save", "kept.npz", "--against", other]) == (130 if what == "interrupt" else 2)
     assert "\nvalue  f32[8,8]" in capsys.readouterr().out
     module = hloexec.load("dot.hlo")
-    np.testing.assert_array_equal(literals.load("kept.npz"), hloexec.run(module, hloexec.random_inputs(module)))
+    assert_array_equal(literals.load("kept.npz"), hloexec.run(module, hloexec.random_inputs(module)))
     Path("kept.npz").unlink()
     assert main(["run", "dot.hlo", "--save", "kept.npz", "--against", other, "--json"]) != 0
     assert "error" in read_record(capsys.readouterr().out) and Path("kept.npz").exists()
@@ -164,41 +163,35 @@ def test_a_result_that_cannot_be_compared_is_not_lost(
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("other", ["bad.hlo", "bad.npz", "bad.golden"])
-def test_a_file_is_read_before_anything_runs(
-    other: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["golden", "record", "dot.hlo", "-o", "bad.golden"]) == 0
+def test_a_file_is_read_before_anything_runs(other: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("golden record dot.hlo -o bad.golden")
     for path in ("bad.hlo", "bad.npz", "bad.golden/expected.npz"):
         Path(path).write_text("nothing")
     monkeypatch.setattr("hloexec.cli.execution.execute", lambda *_: pytest.fail("it has run"))
-    assert main(["run", "dot.hlo", "--against", other]) == 2
-    assert "bad." in capsys.readouterr().err
+    assert "bad." in cli.complaint("run dot.hlo --against", other)
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--against", "nonsense"], "there is no file 'nonsense', and no numerics policy of that name"),
-        (["--against", "policy:nonsense"], "unknown numerics policy 'nonsense'"),
-        (["--against", "absent.golden"], "there is no file 'absent.golden'"),
-        (["--against", "empty.golden"], "golden.json"),
-        (["--against", "bad.hlo"], "bad.hlo:1:8"),
-        (["--against", "short.hlo"], "takes 1 inputs"),
-        (["--against", "part.hlo"], "part.hlo' does not take the same inputs: parameter 0 (x) must be f32[4,64]"),
-        (["--against", "part.hlo", "--partitions", "2"], "for each device, hloexec diff part.hlo dot.hlo compares"),
-        (["--against", "part.hlo"], "for each device, hloexec diff dot.hlo part.hlo compares them\n"),
-        (["--against", "bad.npz"], "neither a .npz nor a .npy file"),
-        (["--against", "exact", "--infeed", "x.npz"], "--against compares results only"),
+        ("--against nonsense", "there is no file 'nonsense', and no numerics policy of that name"),
+        ("--against policy:nonsense", "unknown numerics policy 'nonsense'"),
+        ("--against absent.golden", "there is no file 'absent.golden'"),
+        ("--against empty.golden", "golden.json"),
+        ("--against bad.hlo", "bad.hlo:1:8"),
+        ("--against short.hlo", "takes 1 inputs"),
+        ("--against part.hlo", "part.hlo' does not take the same inputs: parameter 0 (x) must be f32[4,64]"),
+        ("--against part.hlo --partitions 2", "for each device, hloexec diff part.hlo dot.hlo compares"),
+        ("--against part.hlo", "for each device, hloexec diff dot.hlo part.hlo compares them\n"),
+        ("--against bad.npz", "neither a .npz nor a .npy file"),
+        ("--against exact --infeed x.npz", "--against compares results only"),
     ],
 )
-def test_wrong_uses_are_named_and_no_verdict(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_uses_are_named_and_no_verdict(words: str, message: str, cli: CommandLine) -> None:
     Path("bad.hlo").write_text("nothing")
     Path("bad.npz").write_text("nothing")
     Path("empty.golden").mkdir()
     Path("part.hlo").write_text(DOT.replace("[8,", "[4,"))
     Path("short.hlo").write_text(op("f32[2] negate(x)", x="f32[2]"))
-    assert main(["run", "dot.hlo", *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli.complaint(f"run dot.hlo {words}")

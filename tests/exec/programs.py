@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.ir import Module
@@ -60,8 +60,8 @@ def agree_with_xla(text: str, *inputs: Any) -> list[Any]:
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
     # The plain machine, without checks, must say the same.
     for ours, theirs in zip(flat(run(parsed(text), *inputs)), actual, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        assert_array_equal(ours, theirs)
     return actual

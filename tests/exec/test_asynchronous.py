@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import HloError
@@ -70,7 +71,7 @@ class _Watch:
             3,
         ),
     ],
-    ids=["tuple", "call", "conditional", "while"],
+    ids="tuple call conditional while".split(),
 )
 def test_started_operations_go_through_tuples_calls_branches_and_loops(
     body: str, computations: str, subtracted: int
@@ -79,7 +80,7 @@ def test_started_operations_go_through_tuples_calls_branches_and_loops(
     assert hloexec.parse(hloexec.format(found), strict=True) == found
     expected = A - B - subtracted * np.float32([0.5, 1, 2, 4])  # exact: small multiples of 1/4
     for options in ({}, {"planner": False}, {"observers": [_Watch()]}):
-        np.testing.assert_array_equal(hloexec.run(found, A, B, **options), expected)
+        assert_array_equal(hloexec.run(found, A, B, **options), expected)
 
 
 _LATE = """a = f32[4] parameter(0)
@@ -131,7 +132,7 @@ def test_operands_that_come_late_are_those_of_what_was_started(body: str) -> Non
     printed = hloexec.parse(hloexec.format(found), strict=True)
     assert printed == found
     for options in ({}, {"planner": False}, {"observers": [_Watch()]}):
-        np.testing.assert_array_equal(hloexec.run(printed, A, B, **options), A - B)
+        assert_array_equal(hloexec.run(printed, A, B, **options), A - B)
 
 
 def test_operands_come_late_by_several_updates() -> None:
@@ -147,7 +148,7 @@ def test_operands_come_late_by_several_updates() -> None:
         _SCALED,
     )
     found = hloexec.parse(text, strict=True)
-    np.testing.assert_array_equal(hloexec.run(found, A, B, np.int32(3)), 6 * (A - B))
+    assert_array_equal(hloexec.run(found, A, B, np.int32(3)), 6 * (A - B))
 
 
 def test_results_of_late_operands_may_be_tuples() -> None:
@@ -167,7 +168,7 @@ def test_results_of_late_operands_may_be_tuples() -> None:
 """,
     )
     difference, number = hloexec.run(hloexec.parse(text, strict=True), A, B)
-    np.testing.assert_array_equal(difference, A - B)
+    assert_array_equal(difference, A - B)
     assert number == 7
 
 

@@ -145,7 +145,7 @@ def test_a_controller_that_replaces_nothing_changes_no_bit(seed: int) -> None:
     assert Audit(module, "reference", seen.values, program.devices).run(inputs) == []
 
 
-@pytest.mark.parametrize("policy", ["xla-cpu", "excess", "exact", "random-rounding:1"])
+@pytest.mark.parametrize("policy", "xla-cpu excess exact random-rounding:1".split())
 def test_a_controller_changes_no_bit_under_other_policies(policy: str) -> None:
     module = hloexec.parse("""HloModule m
 f { p = f32[64] parameter(0)
@@ -191,7 +191,7 @@ def test_what_forwards_values_takes_no_memory_in_estimates() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.zeros(3, np.float32), np.zeros(4), (X, X), 1.0], ids=["shape", "type", "tuple", "number"]
+    "value", [np.zeros(3, np.float32), np.zeros(4), (X, X), 1.0], ids="shape type tuple number".split()
 )
 def test_a_value_of_another_shape_is_refused(value: Any) -> None:
     with pytest.raises(InputError, match=r"the value for %c must have the shape f32\[4\]"):

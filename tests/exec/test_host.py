@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.engine.exec import plan_of, run, run_devices, unsupported
 from hloexec.engine.exec.statistics import Statistics
@@ -74,7 +75,7 @@ def test_what_is_fed_in_comes_out_of_the_outfeed():
     out: list[np.ndarray] = []
     run_text(DOUBLE, infeed=[X], outfeed=out)
     assert len(out) == 1
-    np.testing.assert_array_equal(out[0], 2 * X)
+    assert_array_equal(out[0], 2 * X)
 
 
 def test_feeds_run_within_loops_and_branches_in_the_order_of_execution():
@@ -109,7 +110,7 @@ ENTRY e {{ x = f32[4] parameter(0)
     results = run_devices(parsed(text), [[X]], infeed=infeed, outfeed=taken, planner=is_planned)
     for number in range(4):
         is_fed = number in numbers
-        np.testing.assert_array_equal(results[number], infeed[number][0] if is_fed else X)
+        assert_array_equal(results[number], infeed[number][0] if is_fed else X)
         assert [value.tolist() for value in taken[number]] == [(X + 10 + number).tolist()] * is_fed
 
 
@@ -130,13 +131,13 @@ def test_functions_feed_and_take_as_lists_do(watched):
 def test_a_host_callback_sends_its_arguments_and_receives_its_result():
     sent: list[np.ndarray] = []
     result = run_text(CALLBACK, X, host_transfers={1: sent, 2: lambda: sent[-1] + 1})
-    np.testing.assert_array_equal(result, (X + 1) ** 2)
+    assert_array_equal(result, (X + 1) ** 2)
 
 
 def test_channels_take_lists_and_iterables():
     sent: list[np.ndarray] = []
-    np.testing.assert_array_equal(run_text(CALLBACK, X, host_transfers={1: sent, 2: [X]}), X * X)
-    np.testing.assert_array_equal(sent, [X])
+    assert_array_equal(run_text(CALLBACK, X, host_transfers={1: sent, 2: [X]}), X * X)
+    assert_array_equal(sent, [X])
 
 
 def test_received_data_arrive_at_recv_done():
@@ -151,7 +152,7 @@ ENTRY e { x = f32[4] parameter(0)
 """
     # Were the data taken at recv, nothing would have been sent yet.
     sent: list[np.ndarray] = []
-    np.testing.assert_array_equal(run_text(text, X, host_transfers={1: sent, 2: lambda: sent.pop()}), X)
+    assert_array_equal(run_text(text, X, host_transfers={1: sent, 2: lambda: sent.pop()}), X)
 
 
 def test_a_recv_started_before_a_loop_arrives_inside_it():
@@ -246,10 +247,10 @@ ENTRY e { t = token[] after-all()
         value[:] = 99
 
     first, second = run_text(text, infeed=refill, outfeed=spoil)
-    np.testing.assert_array_equal(first, [1] * 4)
-    np.testing.assert_array_equal(second, [2] * 4)
+    assert_array_equal(first, [1] * 4)
+    assert_array_equal(second, [2] * 4)
     first[:] = 0
-    np.testing.assert_array_equal(buffer, [2] * 4)
+    assert_array_equal(buffer, [2] * 4)
 
 
 def test_tuples_tokens_and_narrow_types_pass_through_the_feeds():
@@ -270,7 +271,7 @@ ENTRY e {{ t = token[] after-all()
     ((first, (second, empty), third),) = out
     assert first.dtype == ml_dtypes.bfloat16
     assert second.dtype == ml_dtypes.int4
-    np.testing.assert_array_equal(second.astype(np.int8), [1, -2, 3])
+    assert_array_equal(second.astype(np.int8), [1, -2, 3])
     assert empty == ()
     assert third
 
@@ -286,7 +287,7 @@ ENTRY e { t = token[] after-all()
     out: list[np.ndarray] = []
     run_text(text, outfeed=out)
     out[0][0, 0] = 1
-    np.testing.assert_array_equal(out[0], [[1, 3], [3, 3]])
+    assert_array_equal(out[0], [[1, 3], [3, 3]])
 
 
 def test_observers_see_transfers():
@@ -297,8 +298,8 @@ def test_observers_see_transfers():
             seen[event.instruction.name] = event.value
 
     run(parsed(CALLBACK), X, host_transfers={1: [], 2: [X]}, observers=[Observer()])
-    np.testing.assert_array_equal(seen["s"][0], X)
-    np.testing.assert_array_equal(seen["rd"][0], X)
+    assert_array_equal(seen["s"][0], X)
+    assert_array_equal(seen["rd"][0], X)
     assert {"s", "sd", "r", "rd"} <= seen.keys()
 
 
@@ -393,7 +394,7 @@ def test_transfers_without_a_channel_are_refused():
 
 def test_a_done_has_what_its_start_says():
     text = CALLBACK.replace("recv-done(r), channel_id=2, is_host_transfer=true", "recv-done(r)")
-    np.testing.assert_array_equal(run_text(text, X, host_transfers={1: [], 2: [X]}), X * X)
+    assert_array_equal(run_text(text, X, host_transfers={1: [], 2: [X]}), X * X)
 
 
 def test_transfers_inside_a_reducer_are_refused():
@@ -426,4 +427,4 @@ ENTRY e { x = f32[4] parameter(0)
   ROOT r = (f32[4], token[]) tuple(d, t1) }
 """
     value, _ = run_text(text, X)
-    np.testing.assert_array_equal(value, X)
+    assert_array_equal(value, X)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.exec import machine
@@ -61,7 +62,7 @@ def test_it_runs_loops_conditionals_and_calls_without_a_machine(monkeypatch: pyt
     count, (result,) = hloexec.run(_module(), X, planner=False)
     # x becomes 2x + x, x / 2 + x, and so on.
     assert count == 5
-    np.testing.assert_array_equal(result, X * (3 * 1.5 * 3 * 1.5 * 3))
+    assert_array_equal(result, X * (3 * 1.5 * 3 * 1.5 * 3))
 
 
 def test_errors_say_where_they_are_as_in_the_machine() -> None:
@@ -101,7 +102,7 @@ def test_programs_may_be_nested_deeper_than_pythons_stack() -> None:
         )
     text = "HloModule m\n" + "\n".join(levels)
     entry = f"\nENTRY e {{ x = f32[3] parameter(0)\n ROOT y = f32[3] call(x), to_apply=b{depth - 1} }}\n"
-    np.testing.assert_array_equal(hloexec.run(hloexec.parse(text + entry), X, planner=False), X + X)
+    assert_array_equal(hloexec.run(hloexec.parse(text + entry), X, planner=False), X + X)
 
 
 def test_what_it_has_used_is_freed_at_once() -> None:
@@ -126,5 +127,5 @@ def test_what_it_has_used_is_freed_at_once() -> None:
         found = hloexec.run(hloexec.parse("HloModule m\n" + body + main), X, planner=False)
     finally:
         hloexec.unregister_custom_call("step")
-    np.testing.assert_array_equal(found, X + 4)
+    assert_array_equal(found, X + 4)
     assert alive == [0, 1, 1, 1]

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
-from hloexec.cli import main
 from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.statistics import Statistics
+from tests.command_line import CommandLine
 
 LOOP = """HloModule m
 c {{
@@ -96,7 +97,7 @@ def test_a_loop_ends_at_its_last_iteration(most: int, options: dict[str, object]
 @pytest.mark.parametrize("trips", [0, 1, 5, 16, 17, 64, 100])
 def test_a_loop_of_as_many_iterations_runs_with_the_same_bits(trips: int) -> None:
     expected = hloexec.run(COUNTED, trips)
-    np.testing.assert_array_equal(hloexec.run(COUNTED, trips, max_iterations=max(trips, 1), timeout=600), expected)
+    assert_array_equal(hloexec.run(COUNTED, trips, max_iterations=max(trips, 1), timeout=600), expected)
     if trips > 1:
         with pytest.raises(hloexec.ResourceError, match=f"has run {trips - 1} iterations"):
             hloexec.run(COUNTED, trips, max_iterations=trips - 1)
@@ -113,7 +114,7 @@ def test_the_error_names_the_way_to_a_nested_loop() -> None:
 
 def test_unrolled_loops_have_iterations() -> None:
     assert any(step.scope.iteration == 4 for step in plan_of(UNROLLED).program)
-    np.testing.assert_array_equal(hloexec.run(UNROLLED, max_iterations=5), np.full(100_000, 32, np.float32))
+    assert_array_equal(hloexec.run(UNROLLED, max_iterations=5), np.full(100_000, 32, np.float32))
     with pytest.raises(hloexec.ResourceError, match="max_iterations=4 ends the loop %w, which has more"):
         hloexec.run(UNROLLED, max_iterations=4)
 
@@ -148,7 +149,7 @@ def test_wrong_limits_are_refused(options: dict[str, object]) -> None:
         hloexec.run(COUNTED, 3, **options)  # type: ignore[arg-type]
 
 
-def test_tools_and_commands_take_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tools_and_commands_take_limits(tmp_path: Path, cli: CommandLine) -> None:
     with pytest.raises(hloexec.ResourceError, match="has run 9 iterations"):
         hloexec.find_nan(ENDLESS, [-1], max_iterations=9)
     path = tmp_path / "endless.hlo"
@@ -156,8 +157,9 @@ def test_tools_and_commands_take_limits(tmp_path: Path, capsys: pytest.CaptureFi
     np.savez(tmp_path / "inputs.npz", **{"0": np.int32(-1)})
     for command in ("run", "nan"):
         options = ["--inputs", str(tmp_path / "inputs.npz"), "--max-iterations", "20"]
-        assert main([command, str(path), *options]) == (1 if command == "run" else 2)
-        assert "which has run 20 iterations" in capsys.readouterr().err
+        assert "which has run 20 iterations" in cli.complaint(
+            command, path, *options, code=1 if command == "run" else 2
+        )
 
 
 DEEP = "(" * 3000 + "f32[]" + ")" * 3000

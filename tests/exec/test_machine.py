@@ -8,6 +8,7 @@ import weakref
 import attrs
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from hloexec.core.values import flat
 from hloexec.engine.devices.topology import Topology
@@ -26,14 +27,14 @@ X = np.arange(4, dtype=np.float32)
 def test_while_runs_its_body_as_long_as_its_condition_holds():
     count, x = agree_with_xla(COUNTING_LOOP, X)
     assert count == 5
-    np.testing.assert_array_equal(x, X * 32)
+    assert_array_equal(x, X * 32)
 
 
 def test_while_whose_condition_is_false_at_once_gives_its_operand():
     text = COUNTING_LOOP.replace("zero = s32[] constant(0)", "zero = s32[] constant(7)")
     count, x = agree_with_xla(text, X)
     assert count == 7
-    np.testing.assert_array_equal(x, X)
+    assert_array_equal(x, X)
 
 
 PREDICATED = """HloModule choice
@@ -139,10 +140,10 @@ ENTRY main { x = f32[4] parameter(0)
 """
     result = run_text(text, X, np.array([3, 4], np.int32))
     difference, (left, right), numbers = result
-    np.testing.assert_array_equal(difference, X)
-    np.testing.assert_array_equal(left, 2 * X)
-    np.testing.assert_array_equal(right, X)
-    np.testing.assert_array_equal(numbers, [3, 4])
+    assert_array_equal(difference, X)
+    assert_array_equal(left, 2 * X)
+    assert_array_equal(right, X)
+    assert_array_equal(numbers, [3, 4])
 
 
 def test_an_empty_tuple_is_a_result():
@@ -164,8 +165,8 @@ ENTRY e { x = f32[4] parameter(0)
         assert not np.shares_memory(leaf, x)
         assert not any(np.shares_memory(leaf, other) for other in leaves[:k])
         leaf[...] = 77
-    np.testing.assert_array_equal(x, X)
-    np.testing.assert_array_equal(flat(run(module, x))[3], [1, 2])
+    assert_array_equal(x, X)
+    assert_array_equal(flat(run(module, x))[3], [1, 2])
 
 
 def test_a_broadcast_result_is_writeable_memory_of_its_own():
@@ -188,7 +189,7 @@ ENTRY main { x = f32[4] parameter(0)
   copied = f32[4] copy-done(copying)
   ROOT r = f32[4] multiply(sum, copied) }
 """
-    np.testing.assert_array_equal(run_text(text, X), 2 * X * X)
+    assert_array_equal(run_text(text, X), 2 * X * X)
 
 
 def test_one_device_is_replica_and_partition_0():
@@ -208,30 +209,22 @@ def test_a_chain_of_a_hundred_thousand_instructions_runs():
     assert Machine(Topology()).run(plan, [np.array(1, np.int32)]) == [count]
 
 
-def test_calls_nest_deeper_than_the_interpreter_recurses():
+@pytest.mark.parametrize(
+    ("level", "value"),
+    [
+        ("one = s32[] constant(1)\n y = s32[] add(x, one)\n ROOT r = s32[] call(y), to_apply=level_", "depth"),
+        ("i = s32[] constant(0)\n ROOT r = s32[] conditional(i, x), branch_computations={level_", ""),
+    ],
+    ids=["calls", "conditionals"],
+)
+def test_computations_nest_deeper_than_the_interpreter_recurses(level, value):
     depth = sys.getrecursionlimit() + 50
+    end = "" if value else "}"
     parts = ["level_0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
-    parts += [
-        f"level_{k} {{ x = s32[] parameter(0)\n one = s32[] constant(1)\n y = s32[] add(x, one)\n"
-        f" ROOT r = s32[] call(y), to_apply=level_{k - 1} }}"
-        for k in range(1, depth)
-    ]
+    parts += [f"level_{k} {{ x = s32[] parameter(0)\n {level}{k - 1}{end} }}" for k in range(1, depth)]
     text = "HloModule deep\n" + "\n".join(parts)
     text += f"\nENTRY main {{ x = s32[] parameter(0)\n ROOT r = s32[] call(x), to_apply=level_{depth - 1} }}"
-    assert run(parsed(text), np.int32(0)) == 2 * (depth - 1)
-
-
-def test_conditionals_nest_deeper_than_the_interpreter_recurses():
-    depth = sys.getrecursionlimit() + 50
-    parts = ["level_0 { x = s32[] parameter(0)\n ROOT r = s32[] add(x, x) }"]
-    parts += [
-        f"level_{k} {{ x = s32[] parameter(0)\n i = s32[] constant(0)\n"
-        f" ROOT r = s32[] conditional(i, x), branch_computations={{level_{k - 1}}} }}"
-        for k in range(1, depth)
-    ]
-    text = "HloModule deep\n" + "\n".join(parts)
-    text += f"\nENTRY main {{ x = s32[] parameter(0)\n ROOT r = s32[] call(x), to_apply=level_{depth - 1} }}"
-    assert run(parsed(text), np.int32(21)) == 42
+    assert run(parsed(text), np.int32(21)) == 2 * (21 + (depth - 1 if value else 0))
 
 
 @pytest.mark.slow
@@ -249,7 +242,7 @@ def test_tuples_nest_deeper_than_the_interpreter_recurses():
     value = run(parsed(text), X)
     for _ in range(1, depth):
         (value,) = value
-    np.testing.assert_array_equal(value, X)
+    assert_array_equal(value, X)
 
 
 def test_control_predecessors_run_first():
@@ -280,13 +273,13 @@ ENTRY e {{ x = f32[4] parameter(0)
   dead = f32[4] {line}
   ROOT r = f32[4] add(x, x) }}
 """
-    np.testing.assert_array_equal(run_text(text, X), 2 * X)
+    assert_array_equal(run_text(text, X), 2 * X)
 
 
 def test_a_computation_that_is_not_the_entry_can_be_run_alone():
     count, x = run_text(COUNTING_LOOP, (np.int32(3), X), computation="body")
     assert count == 4
-    np.testing.assert_array_equal(x, 2 * X)
+    assert_array_equal(x, 2 * X)
 
 
 def test_everything_that_is_missing_is_listed_at_once():
@@ -338,16 +331,16 @@ ENTRY e { i = s32[] parameter(0)
 
 @pytest.mark.parametrize("options", [{}, {"planner": False}, {"timeout": 100.0}], ids=["planned", "plain", "watched"])
 def test_what_only_a_branch_lacks_fails_where_the_branch_is_taken(options):
-    np.testing.assert_array_equal(run_text(GUARDED, (np.int32(5), X), **options), X)
+    assert_array_equal(run_text(GUARDED, (np.int32(5), X), **options), X)
     short = GUARDED.replace("constant(5)", "constant(3)")
-    np.testing.assert_array_equal(run_text(short, (np.int32(0), X), **options), 8 * X)
+    assert_array_equal(run_text(short, (np.int32(0), X), **options), 8 * X)
     with pytest.raises(UnsupportedError, match=r'%c in computation inner.*does not run custom call "raises"') as caught:
         run_text(GUARDED, (np.int32(0), X), **options)
     assert "w[3]:body / y:failing" in str(caught.value)
     assert "register_custom_call" in str(caught.value)
 
 
-@pytest.mark.parametrize("target", ["raises", "xla_ffi_python_cpu_callback", "HostExecute", "tpu_custom_call"])
+@pytest.mark.parametrize("target", "raises xla_ffi_python_cpu_callback HostExecute tpu_custom_call".split())
 def test_refusals_say_once_what_to_do(target):
     text = GUARDED.replace('"raises"', f'"{target}"')
     for refused in (text, text.replace("get-tuple-element(w), index=1", "call(x), to_apply=inner")):
@@ -387,9 +380,9 @@ ENTRY e { x = f32[4] parameter(0)
         assert not run(module, X, unknown="zeros").any()
     try:
         register_custom_call("my_call", lambda x: x * 3)
-        np.testing.assert_array_equal(run(module, X, unknown="zeros"), 3 * X)
+        assert_array_equal(run(module, X, unknown="zeros"), 3 * X)
         register_custom_call("my_call", lambda x: x * 5)
-        np.testing.assert_array_equal(run(module, X, unknown="zeros"), 5 * X)
+        assert_array_equal(run(module, X, unknown="zeros"), 5 * X)
     finally:
         unregister_custom_call("my_call")
     with pytest.raises(UnsupportedError, match="my_call"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.values import flat
@@ -84,8 +85,8 @@ def test_a_loop_copies_its_carried_buffer_once(update, options, monkeypatch):
     assert found == [False] + [True] * 9
     expected = x.copy()
     expected[:10] = np.arange(10)[:, None] + (update == "scatter")
-    np.testing.assert_array_equal(result, expected)
-    np.testing.assert_array_equal(x, np.ones((16, 8)))
+    assert_array_equal(result, expected)
+    assert_array_equal(x, np.ones((16, 8)))
 
 
 @pytest.mark.slow_cases("scatter")
@@ -162,10 +163,10 @@ def test_what_something_else_sees_is_never_overwritten(name, how, monkeypatch):
     again = flat(run(module, *given, np.int32(1)))
     without = flat(run(module, *given, np.int32(1), planner=False))
     for ours, theirs, third in zip(first, without, again, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-        np.testing.assert_array_equal(third, theirs)
-    np.testing.assert_array_equal(given[0], x)
-    np.testing.assert_array_equal(given[1], u)
+        assert_array_equal(ours, theirs)
+        assert_array_equal(third, theirs)
+    assert_array_equal(given[0], x)
+    assert_array_equal(given[1], u)
 
 
 def test_what_observers_have_seen_stays_as_it_was():
@@ -179,7 +180,7 @@ def test_what_observers_have_seen_stays_as_it_was():
 
     run(rows("dynamic-update-slice"), np.ones((16, 8), np.float32), observers=[Observer()])
     for value, copy in seen:
-        np.testing.assert_array_equal(value, copy)
+        assert_array_equal(value, copy)
 
 
 def test_a_host_that_keeps_what_it_gave_and_got_sees_no_change():
@@ -198,9 +199,9 @@ ENTRY e { t = token[] after-all()
 """
     given, out = np.zeros(4, np.float32), []
     result = run(parsed(text), infeed=[given], outfeed=out)
-    np.testing.assert_array_equal(given, [0, 0, 0, 0])
-    np.testing.assert_array_equal(out, [[0, 0, 0, 0], [9, 0, 0, 0]])
-    np.testing.assert_array_equal(result, [9, 0, 9, 0])
+    assert_array_equal(given, [0, 0, 0, 0])
+    assert_array_equal(out, [[0, 0, 0, 0], [9, 0, 0, 0]])
+    assert_array_equal(result, [9, 0, 9, 0])
 
 
 def test_a_plan_says_which_steps_may_write_in_place():
@@ -270,8 +271,8 @@ def test_random_programs_give_the_same_bits_either_way(text, choice):
     x = np.array([1, 2, 3, 4], np.float32)
     expected = run(module, x, np.bool_(choice), planner=False)
     for ours, theirs in zip(run(module, x, np.bool_(choice)), expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    np.testing.assert_array_equal(x, [1, 2, 3, 4])
+        assert_array_equal(ours, theirs)
+    assert_array_equal(x, [1, 2, 3, 4])
 
 
 def test_every_program_gives_the_same_bits_either_way():
@@ -309,9 +310,9 @@ def test_what_something_else_sees_of_what_devices_hold_each_is_never_overwritten
     found = run_devices(module, given, replicas=3, **options)
     for ours, row, kept in zip(found, inputs, given, strict=True):
         for value, theirs in zip(flat(ours), flat(run(module, *row, planner=False)), strict=True):
-            np.testing.assert_array_equal(value, theirs)
+            assert_array_equal(value, theirs)
         for value, before in zip(kept, row, strict=True):
-            np.testing.assert_array_equal(value, before)
+            assert_array_equal(value, before)
 
 
 def test_what_devices_share_is_not_overwritten_by_one_of_them():
@@ -329,7 +330,7 @@ ENTRY e { x = f32[4] parameter(0)
     for device, value in enumerate(found):
         expected = 2 * (x if device < 2 else other)
         expected[device] = 9
-        np.testing.assert_array_equal(value, expected)
+        assert_array_equal(value, expected)
 
 
 def test_what_two_slots_hold_of_what_devices_have_each_lives_as_long_as_both_need_it():
@@ -351,4 +352,4 @@ ENTRY e { x = f32[1000000] parameter(0)
     for row in rows:
         row[0] = 0
     for row, found in zip(rows, run_devices(module, [[row, np.True_] for row in rows], replicas=3), strict=True):
-        np.testing.assert_array_equal(found, 2 * row - 2 * row[::-1])
+        assert_array_equal(found, 2 * row - 2 * row[::-1])

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.exec.code import scalars
@@ -47,7 +48,7 @@ def test_operators_on_floats_have_the_bits_of_functions(name: str) -> None:
         assert bits(hloexec.run(module, x, y)) == bits(hloexec.run(module, x, y, planner=False))
 
 
-@pytest.mark.parametrize("name", ["s8", "u8", "s16", "s32", "u32", "s64", "u64"])
+@pytest.mark.parametrize("name", "s8 u8 s16 s32 u32 s64 u64".split())
 def test_integers_wrap(name: str) -> None:
     width = int(name[1:])
     module = hloexec.parse(ARITHMETIC.format(type=name, last="xor"))
@@ -70,7 +71,7 @@ ENTRY e {{
   ROOT t = ({shapes}) tuple({names})
 }}
 """
-PAIRS = ["maximum", "minimum", "divide", "remainder", "power", "and", "shift-left"]
+PAIRS = "maximum minimum divide remainder power and shift-left".split()
 PAIRS += ["shift-right-logical", "shift-right-arithmetic", "compare"]
 
 
@@ -84,7 +85,7 @@ def single(name: str) -> str:
     found += [(name, "clamp(x, y, z)"), (name, "select(p, x, y)")]
     found += [(name, f"{opcode}(x)") for opcode in (("sqrt", "exponential", "floor") if is_float else ("not",))]
     found += [(name, f"{opcode}(x)") for opcode in ("sign", "abs") if name[0] in "sf"]
-    found += [(other, "convert(x)") for other in ("pred", "s8", "u8", "s32", "u32", "s64", "u64", "f32", "f64")]
+    found += [(other, "convert(x)") for other in "pred s8 u8 s32 u32 s64 u64 f32 f64".split()]
     same_width = {"f32": ("s32", "u32"), "s32": ("u32", "f32"), "u64": ("s64", "f64"), "f64": ("s64",)}
     found += [(other, "bitcast-convert(x)") for other in same_width.get(name, ())]
     lines = ["  p = pred[] compare(x, y), direction=NE"]
@@ -98,7 +99,7 @@ def single(name: str) -> str:
 
 
 @pytest.mark.slow_cases("u8", "s32", "u32", "u64")
-@pytest.mark.parametrize("name", ["pred", "s8", "u8", "s32", "u32", "s64", "u64", "f32", "f64"])
+@pytest.mark.parametrize("name", "pred s8 u8 s32 u32 s64 u64 f32 f64".split())
 def test_scalars_have_the_bits_of_arrays(name: str) -> None:
     module = hloexec.parse(single(name))
     if name == "pred":
@@ -173,8 +174,8 @@ def test_windows_that_leave_an_array_move_back(first: int, extent: int) -> None:
         row, column = min(max(i, 0), 6 - extent), min(max(i, 0), 2)
         y[row : row + extent] = 2 * x[row : row + extent]
         x[:, :1] = x[:, column : column + 1].copy()
-    np.testing.assert_array_equal(found[0], x)
-    np.testing.assert_array_equal(found[1], y)
+    assert_array_equal(found[0], x)
+    assert_array_equal(found[1], y)
 
 
 def test_rows_and_elements_are_read_and_written_by_their_index() -> None:

@@ -65,7 +65,7 @@ def _expected(module: hloexec.Module, inputs: list[Any], case: str) -> Any:
     return result
 
 
-@pytest.mark.parametrize("case", ["parts", "whole", "rounding", "fault"])
+@pytest.mark.parametrize("case", "parts whole rounding fault".split())
 @pytest.mark.parametrize("budget", [10, 17, 31, 80])
 def test_a_search_ends_within_its_budget(
     module: hloexec.Module, inputs: list[Any], case: str, budget: int, monkeypatch: pytest.MonkeyPatch

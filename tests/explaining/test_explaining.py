@@ -15,8 +15,8 @@ import hloexec
 from evaluation.explaining.cases import Case
 from evaluation.explaining.judging import judged
 from evaluation.processes import ENVIRONMENT
-from hloexec.cli import main
 from hloexec.tools.explaining import Explained
+from tests.command_line import CommandLine
 from tests.text.building import op
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -180,33 +180,23 @@ def test_several_devices_are_explained_together() -> None:
     assert "tf32" in [trial.name for trial in (found.best, *found.alike)]
 
 
-def test_the_record_of_the_command_says_what_its_tables_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_record_of_the_command_says_what_its_tables_do(empty_folder: Path, cli: CommandLine) -> None:
     file = "layer.hlo"
     Path(file).write_text(_LAYER)
-    assert main(["run", file, "--numerics", "bf16x3", "--save", "other.npz"]) == 0
-    capsys.readouterr()
-    assert main(["explain", file, "--expected", "other.npz"]) == 0
-    assert capsys.readouterr().out.startswith("bf16x3 explains it: ")
-    assert main(["explain", file, "--expected", "other.npz", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    cli("run", file, "--numerics", "bf16x3", "--save", "other.npz")
+    assert cli("explain", file, "--expected", "other.npz").startswith("bf16x3 explains it: ")
+    record = json.loads(cli("explain", file, "--expected", "other.npz", "--json"))
     assert (record["schema"], record["verdict"]) == ("hloexec.explain", "explained")
     assert record["best"]["policy"] == "bf16x3"
     assert record["best"]["bits"] == "inf"
 
 
-def test_nan_is_proposed_only_where_results_have_nan_or_infinities(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.hlo").write_text("HloModule m\nENTRY e { x = f32[8] parameter(0)\n ROOT r = f32[8] log(x) }")
+def test_nan_is_proposed_only_where_results_have_nan_or_infinities(empty_folder: Path, cli: CommandLine) -> None:
+    (empty_folder / "m.hlo").write_text("HloModule m\nENTRY e { x = f32[8] parameter(0)\n ROOT r = f32[8] log(x) }")
     for low, is_proposed in ((1, False), (-1, True)):
         np.savez("x.npz", np.linspace(low, 3, 8, dtype=np.float32))
         np.savez("other.npz", np.full(8, 7, np.float32))
-        assert main(["explain", "m.hlo", "--expected", "other.npz", "--inputs", "x.npz"]) == 1
-        assert ("hloexec nan" in capsys.readouterr().out) == is_proposed
+        assert ("hloexec nan" in cli("explain m.hlo --expected other.npz --inputs x.npz", code=1)) == is_proposed
 
 
 _SYSTEM = """HloModule m

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.tools.explaining import Explained, Untold
+from tests.command_line import CommandLine
 
 TEXT = """HloModule scores
 
@@ -98,21 +98,16 @@ def test_a_policy_that_shows_is_not_said_to_be_hidden() -> None:
     assert not found.untold
 
 
-def test_the_command_names_what_rounding_hides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_names_what_rounding_hides(empty_folder: Path, cli: CommandLine) -> None:
     inputs = _inputs()
     Path("scores.hlo").write_text(TEXT)
     np.savez("inputs.npz", *inputs)
     np.save("other.npy", _expected(inputs, is_in_bf16=True))
-    command = ["explain", "scores.hlo", "--inputs", "inputs.npz", "--expected", "other.npy"]
-    assert main(command) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    command = "explain scores.hlo --inputs inputs.npz --expected other.npy".split()
+    said = " ".join(cli(*command).split())
     assert said.startswith("bf16 explains it: ")
     assert "the values cannot tell whether fast-functions holds for %exp" in said
-    assert main([*command, "--json"]) == 0
-    untold = json.loads(capsys.readouterr().out)["untold"]
+    untold = json.loads(cli(*command, "--json"))["untold"]
     assert {"instruction": "e/exp", "policy": "fast-functions"} in untold
 
 

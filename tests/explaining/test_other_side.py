@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.tools.explaining import Explained
 from hloexec.tools.explaining.running import read_literals
+from tests.command_line import CommandLine
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOOP = """HloModule loop
@@ -110,10 +110,7 @@ ENTRY main {
 """
 
 
-def test_a_folder_of_literals_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_of_literals_is_read(empty_folder: Path, cli: CommandLine) -> None:
     module = hloexec.parse(TWO)
     x, w = (np.asarray(each) for each in hloexec.random_inputs(module, seed=0))
     product = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
@@ -123,8 +120,7 @@ def test_a_folder_of_literals_is_read(
     Path("values/d.pb").write_bytes(_literal(product))
     np.save("values/s.npy", square)
     np.save("other.npy", square)
-    assert main(["explain", "two.hlo", "--expected", "other.npy", "--values", "values"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(cli("explain two.hlo --expected other.npy --values values", code=1).split())
     assert "%s is the first that no policy explains" in said
     assert "of 2 instructions" in said
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.tools.explaining import Explained, Untold
+from tests.command_line import CommandLine
 
 TEXT = """HloModule energies
 
@@ -113,21 +113,16 @@ def test_products_of_a_stated_precision_are_no_choice(module: hloexec.Module) ->
     assert single_units(module, POLICIES["tf32"]) == ["e/d1", "e/d2"]
 
 
-def test_the_command_names_what_cannot_be_told(
-    module: hloexec.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_names_what_cannot_be_told(module: hloexec.Module, empty_folder: Path, cli: CommandLine) -> None:
     inputs = _inputs(1e-3)
     Path("energies.hlo").write_text(TEXT)
     np.savez("inputs.npz", *inputs)
     np.save("other.npy", _expected(inputs, 1))
-    command = ["explain", "energies.hlo", "--inputs", "inputs.npz", "--expected", "other.npy"]
-    assert main(command) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    command = "explain energies.hlo --inputs inputs.npz --expected other.npy".split()
+    said = " ".join(cli(*command).split())
     assert said.startswith("tf32 for %d1 explains it: ")
     assert "the values cannot tell whether tf32 holds for %d2" in said
-    assert main([*command, "--json"]) == 0
-    untold = json.loads(capsys.readouterr().out)["untold"]
+    untold = json.loads(cli(*command, "--json"))["untold"]
     assert [each for each in untold if each["policy"] not in _EMULATIONS] == [{"instruction": "e/d2", "policy": "tf32"}]
 
 

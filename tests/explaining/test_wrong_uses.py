@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
+from tests.command_line import CommandLine
 
 TEXT = """HloModule two
 
@@ -94,7 +94,7 @@ def test_a_module_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    ["reference,d", "reference,=tf32", "reference,d=tf33", "tf32+", "bf16+bf16x3", "reference,d=random-rounding:1"],
+    "reference,d reference,=tf32 reference,d=tf33 tf32+ bf16+bf16x3 reference,d=random-rounding:1".split(),
 )
 def test_policies_of_instructions_that_cannot_be_read_are_refused(
     module: hloexec.Module, inputs: list[Any], policy: str
@@ -123,19 +123,19 @@ def test_only_near_names_are_suggested(policy: str, hint: str) -> None:
 BAD_COMMANDS = (
     (["explain"], "Missing argument 'FILE'"),
     (["explain", "two.hlo"], "--expected is missing"),
-    (["explain", "two.hlo", "--expected", "nowhere.npz"], "cannot read"),
-    (["explain", "two.hlo", "--expected", "two.hlo"], "holds a module, but no result"),
-    (["explain", "two.hlo", "--expected", "one.npz"], "lacks 1"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--policy", "tf33"], "unknown numerics policy 'tf33'"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--policy", "reference,nowhere=tf32"], "no such instruction"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--numerics", "tf32"], "with --policy"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--budget", "0"], "--budget"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--runs", "0"], "--runs"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--top", "-1"], "--top"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--values", "nowhere"], "nowhere"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--values", "."], "is not a trace"),
-    (["explain", "two.hlo", "--expected", "both.npz", "--values", "both.npz"], "no such instruction"),
-    (["run", "two.hlo", "--numerics", "reference,d"], "should be INSTRUCTION=POLICY"),
+    ("explain two.hlo --expected nowhere.npz".split(), "cannot read"),
+    ("explain two.hlo --expected two.hlo".split(), "holds a module, but no result"),
+    ("explain two.hlo --expected one.npz".split(), "lacks 1"),
+    ("explain two.hlo --expected both.npz --policy tf33".split(), "unknown numerics policy 'tf33'"),
+    ("explain two.hlo --expected both.npz --policy reference,nowhere=tf32".split(), "no such instruction"),
+    ("explain two.hlo --expected both.npz --numerics tf32".split(), "with --policy"),
+    ("explain two.hlo --expected both.npz --budget 0".split(), "--budget"),
+    ("explain two.hlo --expected both.npz --runs 0".split(), "--runs"),
+    ("explain two.hlo --expected both.npz --top -1".split(), "--top"),
+    ("explain two.hlo --expected both.npz --values nowhere".split(), "nowhere"),
+    ("explain two.hlo --expected both.npz --values .".split(), "is not a trace"),
+    ("explain two.hlo --expected both.npz --values both.npz".split(), "no such instruction"),
+    ("run two.hlo --numerics reference,d".split(), "should be INSTRUCTION=POLICY"),
 )
 
 
@@ -145,16 +145,13 @@ def test_the_command_says_what_is_wrong_and_exits_with_2(
     inputs: list[Any],
     arguments: list[str],
     message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    empty_folder: Path,
+    cli: CommandLine,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "two.hlo").write_text(TEXT)
+    (empty_folder / "two.hlo").write_text(TEXT)
     leaves = _leaves(module, inputs)
     np.savez("both.npz", *leaves)
     np.savez("one.npz", leaves[0])
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
+    said = cli.complaint(*arguments)
     assert "Traceback" not in said
     assert message in " ".join(said.split())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import InputError
@@ -57,43 +58,43 @@ def names(found: Any) -> list[str]:
 
 def test_a_slice_holds_what_the_instruction_needs_and_no_more() -> None:
     found = extracted(SMALL, "c", X, X + 1, X)
-    assert names(found) == ["x", "y", "a", "two", "twos", "b", "c"]
-    np.testing.assert_array_equal(found.expected[0], np.sin(X) * 2 + (X + 1))
-    np.testing.assert_array_equal(found.inputs[0][1], X + 1)
+    assert names(found) == "x y a two twos b c".split()
+    assert_array_equal(found.expected[0], np.sin(X) * 2 + (X + 1))
+    assert_array_equal(found.inputs[0][1], X + 1)
 
 
 @pytest.mark.parametrize(
     ("depth", "expected", "given"),
     [
-        (1, ["b", "y", "c"], ["b", "y"]),
-        (2, ["y", "a", "twos", "b", "c"], ["y", "a", "twos"]),
-        (3, ["x", "y", "a", "two", "twos", "b", "c"], ["x", "y"]),
+        (1, "b y c", "b y"),
+        (2, "y a twos b c", "y a twos"),
+        (3, "x y a two twos b c", "x y"),
     ],
 )
-def test_depth_goes_back_so_many_steps(depth: int, expected: list[str], given: list[str]) -> None:
+def test_depth_goes_back_so_many_steps(depth: int, expected: str, given: str) -> None:
     found = extracted(SMALL, "c", X, X + 1, X, depth=depth)
-    assert sorted(names(found)) == sorted(expected)
-    assert sorted(parameter.name for parameter in found.module.entry.parameters) == sorted(given)
+    assert sorted(names(found)) == sorted(expected.split())
+    assert sorted(parameter.name for parameter in found.module.entry.parameters) == sorted(given.split())
 
 
 def test_cuts_are_inputs_with_their_recorded_values() -> None:
     found = extracted(SMALL, "c", X, X + 1, X, cuts=["a"])
     assert [parameter.name for parameter in found.module.entry.parameters] == ["y", "a"]
-    np.testing.assert_array_equal(found.inputs[0][1], np.sin(X))
+    assert_array_equal(found.inputs[0][1], np.sin(X))
 
 
 @pytest.mark.parametrize("iteration", [0, 3, 4])
 def test_a_loops_body_is_recorded_in_the_iteration(iteration: int) -> None:
     found = extracted(COUNTING_LOOP, "doubled", X, iteration=iteration)
     assert names(found) == ["x", "doubled"]
-    np.testing.assert_array_equal(found.inputs[0][0], X * 2**iteration)
-    np.testing.assert_array_equal(found.expected[0], X * 2 ** (iteration + 1))
+    assert_array_equal(found.inputs[0][0], X * 2**iteration)
+    assert_array_equal(found.expected[0], X * 2 ** (iteration + 1))
     assert (found.path, found.iteration) == (f"loop[{iteration}]:body/doubled", iteration)
 
 
 def test_the_path_of_a_run_says_which_is_meant() -> None:
     found = extracted(COUNTING_LOOP, "loop[2]:body/doubled", X)
-    np.testing.assert_array_equal(found.inputs[0][0], X * 4)
+    assert_array_equal(found.inputs[0][0], X * 4)
 
 
 def test_only_elements_that_are_used_are_given_of_a_tuple() -> None:
@@ -107,7 +108,7 @@ def test_only_elements_that_are_used_are_given_of_a_tuple() -> None:
 def test_a_whole_loop_takes_its_computations_along() -> None:
     found = extracted(COUNTING_LOOP, "loop", X)
     assert {computation.name for computation in found.module} == {"body", "condition", "main"}
-    np.testing.assert_array_equal(found.expected[0][1], X * 32)
+    assert_array_equal(found.expected[0][1], X * 32)
 
 
 NESTED = """HloModule m
@@ -125,7 +126,7 @@ ENTRY e { k = pred[] parameter(0) x = f32[4] parameter(1)
 @pytest.mark.parametrize(("choice", "factor"), [(True, 2.0), (False, 0.5)])
 def test_from_a_fusion_in_a_branch_with_the_values_it_had_there(choice: bool, factor: float) -> None:
     found = extracted(NESTED, "m", np.bool_(choice), X)
-    np.testing.assert_array_equal(found.inputs[0][0], np.sin(X))
+    assert_array_equal(found.inputs[0][0], np.sin(X))
     assert found.inputs[0][1] == factor
     assert found.path == ("r:twice/f/m" if choice else "r:half/f/m")
 
@@ -147,7 +148,7 @@ def test_elided_constants_become_inputs() -> None:
     text = module("x = f32[4] parameter(0)\nw = f32[4] constant({...})\nROOT r = f32[4] add(x, w)")
     found = extracted(text, "r", X, elided={"w": X * 3})
     assert [parameter.name for parameter in found.module.entry.parameters] == ["x", "w"]
-    np.testing.assert_array_equal(found.inputs[0][1], X * 3)
+    assert_array_equal(found.inputs[0][1], X * 3)
 
 
 def test_random_numbers_become_inputs() -> None:
@@ -157,7 +158,7 @@ def test_random_numbers_become_inputs() -> None:
         u = f32[4] rng(low, high), distribution=rng_uniform
         ROOT r = f32[4] negate(u)""")
     found = extracted(text, "r", seed=5)
-    np.testing.assert_array_equal(found.inputs[0][0], -found.expected[0])
+    assert_array_equal(found.inputs[0][0], -found.expected[0])
 
 
 SUMMED = """HloModule m, replica_count=2
@@ -173,7 +174,7 @@ def test_a_slice_with_a_collective_is_for_all_devices() -> None:
     found = hloexec.extract(hloexec.parse(SUMMED), inputs, "r", depth=2)
     assert_runs_alone(found)
     assert found.module.replica_count == 2 and len(found.inputs) == 2
-    np.testing.assert_array_equal(found.expected[1], [2, 4])
+    assert_array_equal(found.expected[1], [2, 4])
 
 
 def test_a_slice_for_one_device_takes_what_collectives_gave() -> None:
@@ -182,10 +183,10 @@ def test_a_slice_for_one_device_takes_what_collectives_gave() -> None:
     assert_runs_alone(found)
     assert found.module.replica_count == 1
     assert [parameter.name for parameter in found.module.entry.parameters] == ["x", "s"]
-    np.testing.assert_array_equal(found.inputs[0][1], [22, 44])
+    assert_array_equal(found.inputs[0][1], [22, 44])
     # Without a collective in it, a slice is for one device anyway.
     assert len(hloexec.extract(hloexec.parse(SUMMED), inputs, "h", device=1).inputs) == 1
-    np.testing.assert_array_equal(hloexec.extract(hloexec.parse(SUMMED), inputs, "h").expected[0], [2, 4])
+    assert_array_equal(hloexec.extract(hloexec.parse(SUMMED), inputs, "h").expected[0], [2, 4])
 
 
 def test_asynchronous_pairs_stay_together() -> None:
@@ -206,7 +207,7 @@ def test_a_slice_is_made_without_running() -> None:
     cut = slice_of(program.entry, "b", depth=1)
     assert (cut.inside, cut.boundary) == (("b",), ("a", "twos"))
     small = slice_module(program, cut)
-    np.testing.assert_array_equal(hloexec.run(small, X, X), X * X)
+    assert_array_equal(hloexec.run(small, X, X), X * X)
 
 
 def test_what_is_saved_runs_again(tmp_path: Path) -> None:
@@ -267,3 +268,30 @@ ENTRY e { x = f32[4] parameter(0)
   ROOT s = f32[] reduce(x, z), dimensions={0}, to_apply=plus }"""
     with pytest.raises(InputError, match=r"runs within %s, .* extract %s instead"):
         hloexec.extract(hloexec.parse(text), [[X]], "c")
+
+
+TEXT = """HloModule m, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["d"=4]>}}
+
+ENTRY main {
+  x = f32[8,4] parameter(0)
+  local = (f32[2,4]) custom-call(x), custom_call_target="xla.sdy.GlobalToLocalShape", custom_call_has_side_effect=true, frontend_attributes={xla.sdy.in_shardings="#sdy.sharding_per_value<[<@mesh, [{\\"d\\"}, {}]>]>",xla.sdy.manual_axes="#sdy<manual_axes{\\"d\\"}>"}
+  shard = f32[2,4] get-tuple-element(local), index=0
+  ROOT y = f32[2,4] negate(shard)
+}
+"""
+
+
+@pytest.mark.parametrize(("name", "depth"), [("y", None), ("shard", None), ("y", 1)])
+def test_a_part_is_for_as_many_devices_with_the_values_of_each(name: str, depth: int | None) -> None:
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    found = hloexec.extract(hloexec.parse(TEXT), [x], name, depth=depth)
+    sign = -1 if name == "y" else 1
+    assert_array_equal(np.stack(found.expected), sign * x.reshape(4, 2, 4))
+    assert found.check().has_same_bits
+
+
+def test_a_part_for_one_of_them_begins_behind_what_devices_exchange() -> None:
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    found = hloexec.extract(hloexec.parse(TEXT), [x], "y", device=1)
+    assert_array_equal(found.expected, -x.reshape(4, 1, 2, 4)[1])
+    assert found.check().has_same_bits and "mesh" not in hloexec.format(found.module)

@@ -88,9 +88,8 @@ def _printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_what_commands_print_gives_the_colours_that_results_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("m.hlo").write_text(CANCELLING)
     Path("other.hlo").write_text(CANCELLING.replace("multiply(small, x)", "divide(small, x)"))
     module, other = hloexec.load("m.hlo"), hloexec.load("other.hlo")
@@ -118,10 +117,7 @@ def test_a_diff_says_what_is_as_before_and_what_is_to_blame() -> None:
     assert found.marked == {("main", "scaled")}
 
 
-def test_the_instruction_that_makes_nan_is_to_blame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_instruction_that_makes_nan_is_to_blame(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("m.hlo").write_text(
         CANCELLING.replace("multiply(small, x)", "divide(zeros, zeros)").replace(
             "  ROOT", "  zeros = f32[64] subtract(bigs, bigs)\n  ROOT"

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 import hloexec
-from hloexec.cli import main
+from tests.command_line import CommandLine
 from tests.graphing.programs import LOOP, SHARED
-from tests.records import read_record
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("m.hlo").write_text(LOOP)
     Path("shared.hlo").write_text(SHARED)
     Path("broken.hlo").write_text("HloModule m\nENTRY e {\n")
@@ -35,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("unknown.json").write_text('{"nobody": 1}')
     Path("twice.json").write_text('{"x": 1}')
     Path("folder.svg").mkdir()
-    return tmp_path
+    return empty_folder
 
 
 @pytest.mark.parametrize(
@@ -70,44 +68,37 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("m.hlo --values twice.json", "2 computations have an instruction 'x'"),
     ],
 )
-def test_wrong_uses_are_refused(line: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_uses_are_refused(line: str, message: str, folder: Path, cli: CommandLine) -> None:
     before = sorted(folder.iterdir())
-    assert main(["graph", *shlex.split(line)]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(cli.complaint("graph", *shlex.split(line)).split())
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_missing_graphviz_is_said_before_the_module_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_graphviz_is_said_before_the_module_runs(monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> None:
     monkeypatch.setenv("PATH", "")
-    assert main(["graph", "m.hlo", "--colour", "error", "--inputs", "missing.npz", "-o", "m.svg"]) == 1
-    assert "install Graphviz" in capsys.readouterr().err
+    assert "install Graphviz" in cli.complaint("graph m.hlo --colour error --inputs missing.npz -o m.svg", code=1)
 
 
-def test_a_graph_that_is_too_large_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_that_is_too_large_names_the_option(cli: CommandLine) -> None:
     lines = "\n".join(f"  v{number} = f32[] add(v{number - 1}, v{number - 1})" for number in range(1, 1200))
     Path("large.hlo").write_text(f"HloModule m\nENTRY e {{\n  v0 = f32[] parameter(0)\n{lines}\n}}")
-    assert main(["graph", "large.hlo", "--colour", "time", "-o", "large.svg"]) == 1
-    assert "draw what is around one instruction (--around NAME), or write a .json file" in capsys.readouterr().err
+    assert "draw what is around one instruction (--around NAME), or write a .json file" in cli.complaint(
+        "graph large.hlo --colour time -o large.svg", code=1
+    )
 
 
-def test_the_command_prints_dot_writes_files_and_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["graph", "m.hlo"]) == 0
-    assert capsys.readouterr().out == hloexec.graph(hloexec.load("m.hlo")).dot()
-    assert main(["graph", "m.hlo", "--around", "product", "--distance", "1", "--colour", "bytes", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+def test_the_command_prints_dot_writes_files_and_has_a_record(cli: CommandLine) -> None:
+    assert cli("graph m.hlo") == hloexec.graph(hloexec.load("m.hlo")).dot()
+    record = cli.record("graph m.hlo --around product --distance 1 --colour bytes")
     assert record["around"] == ["fused", "product"]
     assert record["node_count"] == 4
     assert record["dot"].startswith("digraph")
-    assert main(["graph", "m.hlo", "--colour", "bytes", "--json", "-o", "g.json"]) == 0
-    record = read_record(capsys.readouterr().out)
+    record = cli.record("graph m.hlo --colour bytes -o g.json")
     assert record["files"] == ["g.json", "g.node-data.json"]
     assert record["dot"] is None
     amounts = {(each["computation"], each["instruction"]): each["amount"] for each in record["coloured"]}
     assert amounts["main", "size"] == 32
     assert any(each["is_marked"] for each in record["coloured"])
     assert json.loads(Path("g.node-data.json").read_text())["main"]["results"]["main/size"] == {"value": 32}
-    assert main(["graph", "m.hlo", "--color", "time", "--seed", "1", "-o", "g.dot"]) == 0
-    assert "time in all runs of it" in capsys.readouterr().out
+    assert "time in all runs of it" in cli("graph m.hlo --color time --seed 1 -o g.dot")
     assert Path("g.dot").read_text(encoding="utf-8").startswith("digraph")

@@ -17,7 +17,7 @@ from hloexec.ops.registry import OPCODES
 from tests.drawing import examples
 
 NUMBERS = [0.0, 0.25, 0.75, 1.0, 2.5, 3.0, 7.0, 100.0, 250.0, 300.0, 1e5, 3e9, 1e20]
-TYPES = ("f32", "bf16", "f8e4m3fn", "f4e2m1fn", "s32", "s8", "u8", "s4", "u64", "pred")
+TYPES = "f32 bf16 f8e4m3fn f4e2m1fn s32 s8 u8 s4 u64 pred".split()
 MOVING = {
     "bitcast": "T[4] bitcast(a0)",
     "concatenate": "T[4,2] concatenate(a0, a1), dimensions={0}",

@@ -182,7 +182,7 @@ WAYS_IN = {
 
 
 @pytest.mark.parametrize("way", WAYS_IN)
-@pytest.mark.parametrize("distribution", ["normal", "uniform", "large", "special", "iota"])
+@pytest.mark.parametrize("distribution", "normal uniform large special iota".split())
 def test_columns_pass_through_calls(way: str, distribution: str) -> None:
     computations, body = WAYS_IN[way]
     value = found(gathered(f"p = s32[500,2] parameter(1)\n{body}"), computations, distribution=distribution)[1]

@@ -128,8 +128,7 @@ def test_of_integers_that_may_be_dropped_none_is_likelier(tmp_path: Path) -> Non
         assert literals.load_inputs(tmp_path / "two.npz", module.entry.parameters)[1].dtype == np.int32  # type: ignore[union-attr]
 
 
-def test_a_golden_and_the_command_line_take_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_golden_and_the_command_line_take_them(empty_folder: Path) -> None:
     module = identity("s32[2,3]")
     Path("m.hlo").write_text(hloexec.format(module))
     golden = hloexec.record_golden(module, [X, LABELS], "m.golden")
@@ -137,6 +136,6 @@ def test_a_golden_and_the_command_line_take_them(tmp_path: Path, monkeypatch: py
     with np.load("m.golden/inputs.npz") as file:
         assert file["1"].dtype == np.int32
     np.save("labels.npy", LABELS)
-    assert main(["run", "m.hlo", "--input", "1=labels.npy", "--save", "out.npz"]) == 0
+    assert main("run m.hlo --input 1=labels.npy --save out.npz".split()) == 0
     with np.load("out.npz") as file:
         assert file["1"].dtype == np.int32 and np.array_equal(file["1"], LABELS)

@@ -57,7 +57,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("use", MASKS)
-@pytest.mark.parametrize("distribution", ["normal", "uniform", "iota", "special", "large", "edges"])
+@pytest.mark.parametrize("distribution", "normal uniform iota special large edges".split())
 def test_a_mask_is_0_and_1(use: str, distribution: str) -> None:
     found = set(values(MASKS[use], distribution=distribution)[0].reshape(-1).tolist())
     assert found <= {0, 1} and (len(found) == 2 or distribution == "large")

@@ -14,6 +14,7 @@ import hloexec
 from hloexec.cli import main
 from hloexec.core.dtypes import element_type
 from hloexec.language import literals
+from tests.command_line import CommandLine
 
 SUM = "HloModule sum\nENTRY e { x.1 = f32[3] parameter(0)\n  ROOT y = f32[3] add(x.1, x.1) }\n"
 STEP = """HloModule step
@@ -26,12 +27,11 @@ ENTRY e { params__b__.1 = f32[2] parameter(0)
 """.replace("  ROOT", "  inner = (f32[2,3], f32[]) tuple(params__w__.1, n)\n  ROOT")
 X = np.arange(3, dtype=np.float32)
 B, W = np.ones(2, np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
-NARROW = ("bf16", "f8e5m2", "f8e4m3fn", "f8e4m3b11fnuz", "f8e4m3", "f8e3m4", "f8e8m0fnu", "f4e2m1fn", "s4", "u4", "s2")
+NARROW = "bf16 f8e5m2 f8e4m3fn f8e4m3b11fnuz f8e4m3 f8e3m4 f8e8m0fnu f4e2m1fn s4 u4 s2".split()
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _files(empty_folder: Path) -> None:
     Path("sum.hlo").write_text(SUM)
     Path("step.hlo").write_text(STEP)
     np.savez("sum.npz", X + X)
@@ -43,8 +43,8 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("ours", ["sum.npz", "near.npz", "loss.npz", "ours.npz", "tuple.npz"])
-@pytest.mark.parametrize("theirs", ["sum.npz", "loss.npz", "ours.npz", "tuple.npz"])
+@pytest.mark.parametrize("ours", "sum.npz near.npz loss.npz ours.npz tuple.npz".split())
+@pytest.mark.parametrize("theirs", "sum.npz loss.npz ours.npz tuple.npz".split())
 def test_one_result_is_the_result_whatever_its_key(ours: str, theirs: str) -> None:
     assert main(["compare", ours, theirs, "--module", "sum.hlo", "--inputs", "x.npz"]) == 0
     assert main(["compare", ours, theirs, "--module", "sum.hlo"]) == 0
@@ -61,10 +61,9 @@ def test_one_array_is_the_parameter_whatever_its_key() -> None:
         assert main(["run", "sum.hlo", given, "named.npz" if given == "--inputs" else "0=named.npz"]) == 0
 
 
-def test_arguments_that_jit_has_dropped_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_jit_has_dropped_are_said(cli: CommandLine) -> None:
     np.savez("all.npz", B, np.zeros(5, np.int32), W, X, X[:1])
-    assert main(["run", "step.hlo", "--inputs", "all.npz", "--save", "out.npz"]) == 0
-    said = capsys.readouterr().err
+    said = cli.complaint("run step.hlo --inputs all.npz --save out.npz", code=0)
     assert "arr_0 is params__b__.1, arr_2 is params__w__.1, arr_3 is x.1" in said
     assert "arr_1, arr_4 belong to no parameter, as arguments that jit drops since nothing uses them" in said
     with np.load("out.npz") as file:
@@ -80,12 +79,9 @@ def test_arguments_that_jit_has_dropped_are_said(capsys: pytest.CaptureFixture[s
         ([B, W], "lacks '2'"),
     ],
 )
-def test_what_may_be_meant_in_several_ways_is_refused(
-    arrays: list[Any], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_may_be_meant_in_several_ways_is_refused(arrays: list[Any], message: str, cli: CommandLine) -> None:
     np.savez("all.npz", *arrays)
-    assert main(["run", "step.hlo", "--inputs", "all.npz", "--save", "out.npz"]) == 2
-    assert message in capsys.readouterr().err
+    assert message in cli.complaint("run step.hlo --inputs all.npz --save out.npz")
     assert not Path("out.npz").exists()
 
 
@@ -131,11 +127,11 @@ def test_leaves_of_a_result_are_known_by_their_order_and_shapes(arrays: dict[str
     literals.save("ours.npz", (B, (W, np.float32(2))))
     hloexec.record_golden(hloexec.parse(STEP), [B, W, X], "ours.golden")
     for command in (
-        ["compare", "out.npz", "ours.npz", "--module", "step.hlo", "--inputs", "in.npz"],
+        "compare out.npz ours.npz --module step.hlo --inputs in.npz".split(),
         ["compare", "ours.npz", "out.npz"],
-        ["run", "step.hlo", "--inputs", "in.npz", "--against", "out.npz"],
-        ["golden", "record", "step.hlo", "--inputs", "in.npz", "--expected", "out.npz", "-o", "g"],
-        ["explain", "step.hlo", "--inputs", "in.npz", "--expected", "out.npz"],
+        "run step.hlo --inputs in.npz --against out.npz".split(),
+        "golden record step.hlo --inputs in.npz --expected out.npz -o g".split(),
+        "explain step.hlo --inputs in.npz --expected out.npz".split(),
     ):
         assert main(command) == 0, command
     assert hloexec.compare((B, (W, np.float32(2))), {key.replace("arr_", ""): arrays[key] for key in arrays}).agrees
@@ -165,7 +161,7 @@ def test_a_dict_is_what_is_expected_for_every_function(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NARROW)
-def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, cli: CommandLine) -> None:
     storage = hloexec.ir.ArrayShape(element_type(name), (2, 2)).element_type.storage
     array = np.array([[0, 1], [1, 0]]).astype(storage)
     # A module of one array, and one of several.
@@ -185,30 +181,26 @@ def test_types_that_numpy_does_not_know_are_those_of_the_module(name: str, capsy
         ("two", "named.npz", "named.npz"),
     ):
         run = [f"{module}.hlo", "--inputs", file]
-        assert main(["run", *run, "--against", result, "--save", "ours.npz"]) == 0
-        assert main(["compare", result, result, "--module", f"{module}.hlo", "--inputs", file]) == 0
+        cli("run", *run, "--against", result, "--save", "ours.npz")
+        cli("compare", result, result, "--module", f"{module}.hlo", "--inputs", file)
         assert main(["compare", result, "ours.npz"]) == main(["compare", "ours.npz", result]) == 0
-        assert main(["golden", "record", *run, "--expected", result, "-o", f"{module}{file}"]) == 0
-    assert main(["run", "one.hlo", "--input", "0=one.npy", "--against", "one.npz"]) == 0
-    capsys.readouterr()
-    assert main(["compare", "one.npz", "one.npz"]) == 2
-    assert "raw bytes (|V" in capsys.readouterr().err
+        cli("golden record", *run, "--expected", result, "-o", f"{module}{file}")
+    cli("run one.hlo --input 0=one.npy --against one.npz")
+    assert "raw bytes (|V" in cli.complaint("compare one.npz one.npz")
     Path("wide.hlo").write_text("HloModule w\nENTRY e { ROOT x = f32[2,2] parameter(0) }\n")
-    assert main(["run", "wide.hlo", "--inputs", "one.npz"]) == 2
-    assert "but f32[2,2] is expected" in capsys.readouterr().err
+    assert "but f32[2,2] is expected" in cli.complaint("run wide.hlo --inputs one.npz")
 
 
 @pytest.mark.parametrize("name", ["bf16", "f8e5m2", "s4"])
-def test_elided_constants_are_of_the_type_that_the_module_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_elided_constants_are_of_the_type_that_the_module_says(name: str, cli: CommandLine) -> None:
     storage = hloexec.ir.ArrayShape(element_type(name), (3,)).element_type.storage
     Path("c.hlo").write_text(f"HloModule m\nENTRY e {{ ROOT c = {name}[3] constant({{...}}) }}\n")
     array = np.array([1, 0, 2]).astype(storage)
     np.savez("c.npz", c=array)
-    assert main(["run", "c.hlo", "--elided", "c.npz", "--against", "c.npz", "--save", "out.npz"]) == 0
+    cli("run c.hlo --elided c.npz --against c.npz --save out.npz")
     assert literals.load("out.npz").tobytes() == array.tobytes()  # type: ignore[union-attr]
     Path("c.hlo").write_text("HloModule m\nENTRY e { ROOT c = f32[3] constant({...}) }\n")
-    assert main(["run", "c.hlo", "--elided", "c.npz"]) == 2
-    assert "must be an array f32[3]" in capsys.readouterr().err
+    assert "must be an array f32[3]" in cli.complaint("run c.hlo --elided c.npz")
 
 
 def test_names_of_tensorflow_end_in_the_number_of_an_output(tmp_path: Path) -> None:

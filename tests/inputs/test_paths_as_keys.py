@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.errors import HloWarning, InputError, LiteralError
 from hloexec.language import literals
+from tests.command_line import CommandLine
 
 K, Q, B, X, Y = (np.full(2, value, np.float32) for value in range(1, 6))
 NAMES = {
@@ -152,21 +152,21 @@ def test_other_libraries_names_are_read() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("keys", ["JAX", "slashes", "dots", "underscores"])
-def test_options_and_dicts_take_paths(keys: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("keys", "JAX slashes dots underscores".split())
+def test_options_and_dicts_take_paths(keys: str, form: str, cli: CommandLine) -> None:
     Path("m.hlo").write_text(text(NAMES, form))
     words = []
     for number, (key, array) in enumerate(zip(KEYS[keys], (K, Q, B, X, Y), strict=True)):
         np.save(f"{number}.npy", array)
         words += ["--input", f"{key}={number}.npy"]
-    assert main(["run", "m.hlo", *words, "--save", "out.npz"]) == 0
+    cli("run m.hlo", *words, "--save", "out.npz")
     assert np.array_equal(literals.load("out.npz"), EXPECTED)  # type: ignore[arg-type]
     arrays = dict(zip(KEYS[keys], (K, Q, B, X, Y), strict=True))
     assert np.array_equal(hloexec.run(hloexec.load("m.hlo"), arrays), EXPECTED)  # type: ignore[arg-type]
-    assert main(["run", "m.hlo", "--range", f"{KEYS[keys][3]}=3:4"]) == 0
-    capsys.readouterr()
-    assert main(["run", "m.hlo", "--input", f"{KEYS[keys][0]}=0.npy", "--input", "0=0.npy"]) == 2
-    assert "parameter 0 is given twice" in capsys.readouterr().err
+    cli("run m.hlo --range", f"{KEYS[keys][3]}=3:4")
+    assert "parameter 0 is given twice" in cli.complaint(
+        "run m.hlo --input", f"{KEYS[keys][0]}=0.npy", "--input", "0=0.npy"
+    )
 
 
 @pytest.mark.parametrize("form", ["names", "both"])

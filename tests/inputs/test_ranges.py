@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
@@ -65,7 +66,7 @@ def test_a_range_is_filled_evenly_and_as_the_seed_says() -> None:
     counts, _ = np.histogram(array, 10, (10, 20))
     # 300 in each tenth, with a standard deviation of 16.4: five of these either way.
     assert (np.abs(counts - 300) < 82).all()
-    np.testing.assert_array_equal(array, drawn("f32", 10, 20, 3))
+    assert_array_equal(array, drawn("f32", 10, 20, 3))
     assert sorted(set(drawn("s32", -2, 2).tolist())) == [-2, -1, 0, 1, 2]
 
 
@@ -80,7 +81,7 @@ def test_other_parameters_stay_as_they_are() -> None:
         "HloModule m\nENTRY e { x = f32[4] parameter(0)\n y = f32[4] parameter(1)\n ROOT z = f32[4] add(x, y) }"
     )
     plain, ranged = hloexec.random_inputs(module), hloexec.random_inputs(module, ranges={0: (5, 6)})
-    np.testing.assert_array_equal(plain[1], ranged[1])
+    assert_array_equal(plain[1], ranged[1])
     assert (np.asarray(ranged[0]) >= 5).all()
 
 

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from tests.text.building import module
 
-KINDS = ("normal", "uniform", "ones", "zeros", "iota", "special", "large", "edges")
+KINDS = "normal uniform ones zeros iota special large edges".split()
 SETS = "x = f32[8] parameter(0)\nn = s32[] parameter(1)\na = f32[<=8] set-dimension-size(x, n), dimensions={0}\n"
 BOTH = SETS + "k = s32[] parameter(2)\nb = f32[<=8] set-dimension-size(x, k), dimensions={0}\n"
 FORCED = {

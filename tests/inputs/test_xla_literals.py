@@ -15,6 +15,7 @@ import hloexec
 from hloexec.cli import main
 from hloexec.core.values import TOKEN
 from hloexec.language import literals
+from tests.command_line import CommandLine
 
 ADD = """HloModule add
 ENTRY e { x = f32[2,2] parameter(0)
@@ -42,8 +43,7 @@ TEXTS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _files(empty_folder: Path) -> None:
     Path("add.hlo").write_text(ADD)
     Path("x.txt").write_text("f32[2,2] {{1, 2}, {3, 4}}\n")
     Path("y.pb").write_bytes(proto(Y))
@@ -138,13 +138,12 @@ def test_what_is_no_leaf_is_kept() -> None:
     assert literals.load("value.pb") == (TOKEN,)
 
 
-def test_modules_are_not_literals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_modules_are_not_literals(cli: CommandLine) -> None:
     hlo = pytest.importorskip("jaxlib._hlo")
     Path("add.pb").write_bytes(hlo.hlo_module_from_text(ADD).as_serialized_hlo_module_proto())
     for module in ("add.hlo", "add.pb"):
-        assert main(["run", "add.hlo", "--inputs", "both.npz", "--against", module]) == 0
-        assert main(["run", "add.hlo", "--inputs", module]) == 2
-        assert "holds no values" in capsys.readouterr().err
+        cli("run add.hlo --inputs both.npz --against", module)
+        assert "holds no values" in cli.complaint("run add.hlo --inputs", module)
     assert main(["run", "x.txt"]) == main(["run", "y.pb"]) == 2
 
 
@@ -163,15 +162,12 @@ def test_modules_are_not_literals(capsys: pytest.CaptureFixture[str]) -> None:
         (gzip.compress(b"f32[2] {1, 2}", mtime=0)[:-9], "cannot unpack"),
     ],
 )
-def test_damaged_literals_are_refused_with_the_place(
-    content: str | bytes, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_literals_are_refused_with_the_place(content: str | bytes, message: str, cli: CommandLine) -> None:
     Path("value.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
     for command in (
-        ["run", "add.hlo", "--inputs", "value.txt", "--save", "out.npz"],
+        "run add.hlo --inputs value.txt --save out.npz".split(),
         ["compare", "value.txt", "x.txt"],
     ):
-        assert main(command) == 2
-        printed = capsys.readouterr()
+        printed = cli.ended(*command, code=2)
         assert message in printed.err and printed.err.count("error:") == 1 and "Traceback" not in printed.err
     assert not Path("out.npz").exists()

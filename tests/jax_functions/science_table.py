@@ -21,7 +21,7 @@ from tests.jax_functions.cases import (
 )
 
 jax: Any = pytest.importorskip("jax")
-for _part in ("ndimage", "signal", "special", "stats", "integrate", "cluster.vq"):
+for _part in "ndimage signal special stats integrate cluster.vq".split():
     pytest.importorskip(f"jax.scipy.{_part}")
 jnp, lax, nn, image = jax.numpy, jax.lax, jax.nn, jax.image
 special, stats, signal, ndimage = jax.scipy.special, jax.scipy.stats, jax.scipy.signal, jax.scipy.ndimage

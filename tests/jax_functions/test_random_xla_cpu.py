@@ -85,7 +85,7 @@ def test_draws_outside_of_jit_have_the_bits_of_xla(kind: str) -> None:
 
 
 @pytest.mark.slow_cases("normal", "truncated_normal", "gumbel")
-@pytest.mark.parametrize("name", ["normal", "uniform", "truncated_normal", "gumbel"])
+@pytest.mark.parametrize("name", "normal uniform truncated_normal gumbel".split())
 def test_optimized_draws_have_the_bits_of_xla(name: str) -> None:
     """What XLA:CPU makes of the program, with constants it has merged and fusions it has chosen, is the same again."""
     key = random.key(5)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from evaluation.minifying import crashing
@@ -22,6 +23,7 @@ from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.case import Case, counted
 from hloexec.tools.minifying.checking import Check
 from hloexec.tools.minifying.pairs import is_entangled
+from tests.command_line import CommandLine
 from tests.minifying.packages import needs_scipy
 
 CRASHING = Path(crashing.__file__)
@@ -201,7 +203,7 @@ def test_two_modules_that_differ_are_both_cut_to_the_fault() -> None:
     assert found.other is not None and counted(found.other) == 1 and found.largest_dimension == 1
     assert found.inputs is not None
     ours, theirs = (hloexec.run(each, *found.inputs[0]) for each in (found.module, found.other))
-    np.testing.assert_array_equal(ours, np.negative(theirs))  # type: ignore[arg-type]
+    assert_array_equal(ours, np.negative(theirs))  # type: ignore[arg-type]
     assert np.any(np.asarray(ours) != 0)
 
 
@@ -215,8 +217,8 @@ def test_a_collective_over_other_groups_stays_one_of_several_devices() -> None:
     ours, theirs = (hloexec.run_devices(each, found.inputs) for each in (found.module, found.other))
     first, second = (np.asarray(row[0], np.float64) for row in found.inputs)
     # A sum of two is rounded once.
-    np.testing.assert_array_equal(np.asarray(theirs[0]), (first + second).astype(np.float32))
-    np.testing.assert_array_equal(np.asarray(ours[0]), first)
+    assert_array_equal(np.asarray(theirs[0]), (first + second).astype(np.float32))
+    assert_array_equal(np.asarray(ours[0]), first)
 
 
 def test_a_fault_beside_collectives_needs_no_devices_any_more() -> None:
@@ -285,7 +287,7 @@ def test_recorded_results_keep_what_is_computed() -> None:
     inputs = hloexec.random_inputs(module)
     total, passed = hloexec.run(module, *inputs)
     found = hloexec.minify(module, inputs, expected=(np.asarray(total) + 1, passed))
-    np.testing.assert_array_equal(hloexec.run(found.module, *(found.inputs or [[]])[0]), total)  # type: ignore[arg-type]
+    assert_array_equal(hloexec.run(found.module, *(found.inputs or [[]])[0]), total)  # type: ignore[arg-type]
     assert "fusion" not in {each.opcode for each in found.module.entry}
 
 
@@ -317,21 +319,18 @@ def test_a_module_that_cannot_run_here_is_minified_by_a_check() -> None:
     ids=["inputs", "values"],
 )
 def test_a_module_that_is_too_large_to_run_is_minified_by_a_check(
-    parameter: str, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    parameter: str, result: str, empty_folder: Path, cli: CommandLine
 ) -> None:
-    from hloexec.cli import main
 
-    monkeypatch.chdir(tmp_path)
     same = "0,1" if parameter == result else "0"
     Path("large.hlo").write_text(
         f"HloModule m\nENTRY e {{ x = {parameter} parameter(0)\n y = {parameter} tanh(x)\n"
         f" z = {result} broadcast(y), dimensions={{{same}}}\n ROOT a = {result} sine(z) }}\n"
     )
-    assert main(["minify", "large.hlo", "--check", "grep -q 1000000.*sine", "-o", "small"]) == 0
+    cli("minify large.hlo --check", "grep -q 1000000.*sine", "-o", "small")
     assert [each.opcode for each in hloexec.load("small/module.hlo").entry] == ["parameter", "sine"]
     assert not Path("small/inputs.npz").exists()
-    assert main(["minify", "large.hlo", "--nan"]) == 2
-    assert "memory" in capsys.readouterr().err
+    assert "memory" in cli.complaint("minify large.hlo --nan")
 
 
 @pytest.mark.parametrize(
@@ -372,9 +371,8 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
 
 
 def test_a_saved_folder_has_a_command_that_shows_the_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    from hloexec.cli import main
 
     found = hloexec.minify(hloexec.parse(AFTER), differs_from=hloexec.parse(BEFORE))
     found.save(tmp_path / "small")
@@ -383,8 +381,7 @@ def test_a_saved_folder_has_a_command_that_shows_the_failure(
     monkeypatch.chdir(tmp_path / "small")
     readme = Path("README.md").read_text()
     (line,) = (line for line in readme.splitlines() if line.startswith("hloexec "))
-    assert main(shlex.split(line)[1:]) == 1
-    assert "differ" in capsys.readouterr().out
+    assert "differ" in cli(*shlex.split(line)[1:], code=1)
 
 
 def test_the_same_arguments_give_the_same_module() -> None:
@@ -421,8 +418,8 @@ def test_inputs_stay_as_they_are_where_others_would_make_a_difference() -> None:
         hloexec.parse(text % "negate(x)"), [x, wrong], differs_from=hloexec.parse(text % "negate(y)")
     )
     assert found.inputs is not None
-    np.testing.assert_array_equal(found.inputs[0][0], x)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found.inputs[0][1], wrong)  # type: ignore[arg-type]
+    assert_array_equal(found.inputs[0][0], x)  # type: ignore[arg-type]
+    assert_array_equal(found.inputs[0][1], wrong)  # type: ignore[arg-type]
 
 
 def test_what_may_be_the_fault_is_not_cut_off() -> None:
@@ -502,8 +499,7 @@ def test_without_scipy_dimensions_stay_and_a_warning_says_so(monkeypatch: pytest
     assert found.largest_dimension == 3
 
 
-def test_a_command_names_files_from_the_folder_of_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_command_names_files_from_the_folder_of_the_module(empty_folder: Path) -> None:
     Path("check.py").write_text("import sys\nsys.exit('log' not in open(sys.argv[1]).read())\n")
     module = hloexec.parse("HloModule m\n\nENTRY e {\n  x = f32[3] parameter(0)\n  ROOT y = f32[3] log(x)\n}\n")
     found = hloexec.minify(module, command=f"{shlex.quote(sys.executable)} check.py", outcome="pass")

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import hloexec
-from hloexec.cli import main
 from hloexec.core.ir import Module
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.options import DEFAULTS
@@ -20,6 +20,7 @@ from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.oracles import blame_of, found_by_diff
 from hloexec.tools.minifying.searching import Search
+from tests.command_line import CommandLine
 from tests.minifying.packages import needs_scipy
 from tests.records import read_record
 
@@ -173,8 +174,8 @@ def test_a_product_by_a_matrix_instead_of_its_transpose_stays_a_product() -> Non
     assert sorted(_computing(found.other)) == ["dot", "transpose"]
     ours, theirs = (np.asarray(hloexec.run(each, *(found.inputs or [[]])[0])) for each in (found.module, found.other))
     matrix = np.array([[1, 0.1], [0, 1]])
-    np.testing.assert_allclose(ours, matrix @ matrix, rtol=1e-6)
-    np.testing.assert_allclose(theirs, matrix @ matrix.T, rtol=1e-6)
+    assert_allclose(ours, matrix @ matrix, rtol=1e-6)
+    assert_allclose(theirs, matrix @ matrix.T, rtol=1e-6)
 
 
 def test_what_the_other_module_goes_without_is_kept_in_front_of_a_parameter() -> None:
@@ -247,19 +248,17 @@ ENTRY main {{
 
 
 def test_a_fault_that_is_not_established_is_said_to_be_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr(oracles, "found_by_diff", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     for name, root in (("before", "negate"), ("after", "not")):
         Path(f"{name}.hlo").write_text(HIDDEN.format(root=root))
-    assert main("minify after.hlo --differs-from before.hlo -o small --json".split()) == 0
-    record = read_record(capsys.readouterr().out)
+    record = read_record(cli("minify after.hlo --differs-from before.hlo -o small --json"))
     (note,) = record["notes"]
     assert "is not established" in note and "to blame is" not in record["failure"]
     assert "is not established" in Path("small/README.md").read_text()
-    assert main("minify after.hlo --differs-from before.hlo -o other".split()) == 0
-    assert "is not established" in " ".join(capsys.readouterr().out.split())
+    assert "is not established" in " ".join(cli("minify after.hlo --differs-from before.hlo -o other").split())
 
 
 BESIDE_DENORMALS = """HloModule beside_denormals

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.tools.minifying import Minified
+from tests.command_line import CommandLine
 
 MODULE = """HloModule m
 ENTRY e {
@@ -22,8 +22,7 @@ ENTRY e {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("m.hlo").write_text(MODULE)
     Path("less.hlo").write_text(MODULE.replace("add(x, y)", "subtract(x, y)"))
     Path("two.hlo").write_text(MODULE.replace("f32[4]", "f32[5]"))
@@ -37,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     hloexec.literals.save("ones.npz", (x, x))
     hloexec.literals.save("bad.npz", (x * np.nan, x))
     hloexec.literals.save("short.npz", x[:3])
-    return tmp_path
+    return empty_folder
 
 
 @pytest.mark.parametrize(
@@ -81,30 +80,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("m.hlo --differs-from less.hlo --inputs right.npz", "parameter"),
     ],
 )
-def test_a_wrong_use_says_what_is_wrong(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_use_says_what_is_wrong(line: str, message: str, cli: CommandLine) -> None:
     import shlex
 
-    assert main(["minify", *shlex.split(line)]) == 2
-    printed = capsys.readouterr()
+    printed = cli.ended("minify", *shlex.split(line), code=2)
     assert message in " ".join(printed.err.split()), printed.err
     assert not printed.out
 
 
-def test_the_record_is_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.records import read_record
+def test_the_record_is_of_its_schema(cli: CommandLine) -> None:
 
-    assert main(["minify", "m.hlo", "--differs-from", "less.hlo", "-o", "small", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+    record = cli.record("minify m.hlo --differs-from less.hlo -o small")
     assert record["instruction_count"] == 1 and record["is_confirmed"]
     assert Path("small/module.hlo").read_text() == record["hlo_text"]
 
 
-def test_what_cannot_be_written_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_written_is_printed(monkeypatch: pytest.MonkeyPatch, cli: CommandLine) -> None:
     def refuse(found: Minified, folder: str) -> None:
         raise hloexec.InputError(f"cannot write {folder!r}: No space left on device")
 
     monkeypatch.setattr(Minified, "save", refuse)
-    assert main(["minify", "m.hlo", "--differs-from", "less.hlo", "-o", "new"]) == 2
-    said = capsys.readouterr()
+    said = cli.ended("minify m.hlo --differs-from less.hlo -o new", code=2)
     assert "No space left" in said.err
     assert hloexec.parse(said.out).entry.root.opcode == "add"

@@ -169,7 +169,7 @@ def test_scheduled_instructions_stay_behind_their_operands() -> None:
 
 
 @pytest.mark.slow_cases("chain-bf16", "chain-f16", "chain-f8e4m3fn", "chain-f8e5m2")
-@pytest.mark.parametrize("to", ["bf16", "f16", "f8e4m3fn", "f8e5m2"])
+@pytest.mark.parametrize("to", "bf16 f16 f8e4m3fn f8e5m2".split())
 @pytest.mark.parametrize("text", [UNFUSED, LOOP], ids=["chain", "loop"])
 def test_xla_computes_what_hloexec_does_for_narrowed_modules(text: str, to: str) -> None:
     if not xla.available():
@@ -220,16 +220,19 @@ ENTRY e {
     assert module.by_name["add"] == hloexec.parse(text).by_name["add"]
 
 
+def narrowed(module: hloexec.Module, to: str) -> hloexec.Module:
+    chosen = [each.place for each in candidates_of(module) if each.can_be(ELEMENT_TYPES[to])]
+    found = rewritten(module, dict.fromkeys(chosen, ELEMENT_TYPES[to])).module
+    hloexec.verify(found)
+    return found
+
+
 @pytest.mark.parametrize("to", ["bf16", "f8e4m3fn"])
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.hlo")), ids=lambda path: path.stem)
 def test_xla_reads_narrowed_examples(path: Path, to: str) -> None:
     if not xla.available():
         pytest.skip("jaxlib is not installed")
-    module = hloexec.load(path)
-    chosen = [each.place for each in candidates_of(module) if each.can_be(ELEMENT_TYPES[to])]
-    found = rewritten(module, dict.fromkeys(chosen, ELEMENT_TYPES[to])).module
-    hloexec.verify(found)
-    assert f"{to}[" in xla.canonical_text(hloexec.format(found))
+    assert f"{to}[" in xla.canonical_text(hloexec.format(narrowed(hloexec.load(path), to)))
 
 
 @pytest.mark.slow_cases("000")
@@ -238,8 +241,5 @@ def test_dumps_of_gpus_and_tpus_stay_valid(name: str) -> None:
     path = seed_path(name)
     if path is None:
         pytest.skip("the dump is not there")
-    module = hloexec.load(path)
-    chosen = [each.place for each in candidates_of(module) if each.can_be(ELEMENT_TYPES["bf16"])]
-    found = rewritten(module, dict.fromkeys(chosen, ELEMENT_TYPES["bf16"])).module
-    hloexec.verify(found)
+    found = narrowed(hloexec.load(path), "bf16")
     assert hloexec.parse(hloexec.format(found)) == found

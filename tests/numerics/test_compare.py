@@ -13,6 +13,7 @@ import hloexec
 from hloexec import Verdict
 from hloexec.analysis.numerics import measuring
 from hloexec.core.values import TOKEN
+from tests.drawing import normal
 from tests.text.building import ADD, op
 
 bf16 = ml_dtypes.bfloat16
@@ -23,10 +24,6 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_BLOCK", 64)
 
 
-def _normal(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
-
-
 def _leaf(actual: Any, expected: Any, **options: Any) -> hloexec.LeafComparison:
     (leaf,) = hloexec.compare(actual, expected, **options).leaves
     return leaf
@@ -35,7 +32,7 @@ def _leaf(actual: Any, expected: Any, **options: Any) -> hloexec.LeafComparison:
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, bf16, np.complex64, np.int32])
 @pytest.mark.parametrize("turn", [False, True])
 def test_figures_are_those_of_the_formulas(dtype: Any, turn: bool) -> None:
-    expected = (_normal(37, 19, dtype=np.float64) * 100).astype(dtype)
+    expected = (normal(37, 19, dtype=np.float64) * 100).astype(dtype)
     actual = expected.copy()
     actual[3:9, 5:7] = (actual[3:9, 5:7] * 2).astype(dtype)
     if turn:
@@ -102,7 +99,7 @@ def test_the_map_shows_where() -> None:
 
 
 def test_verdicts_from_equal_to_different() -> None:
-    x = _normal(50)
+    x = normal(50)
     y = np.nextafter(x, np.float32(9))
     assert hloexec.compare(x, x).verdict is Verdict.EQUAL
     assert hloexec.compare(y, x).verdict is Verdict.ROUNDING
@@ -116,7 +113,7 @@ def test_verdicts_from_equal_to_different() -> None:
 
 
 def test_given_tolerances_are_those_of_numpy() -> None:
-    x, y = _normal(400), _normal(400, seed=1) * 1e-3
+    x, y = normal(400), normal(400, seed=1) * 1e-3
     for atol, rtol in ((1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)):
         wide = x.astype(np.float64)
         close = np.isclose((x + y).astype(np.float64), wide, atol=atol, rtol=rtol)
@@ -136,7 +133,7 @@ def test_sums_in_another_order_are_rounding_and_a_lost_term_is_not() -> None:
     module = hloexec.parse(
         op("f32[] reduce(x, zero), dimensions={0}, to_apply=add_f32", ADD, x="f32[100000]", zero="f32[]")
     )
-    x = _normal(100000)
+    x = normal(100000)
     expected = np.float32(math.fsum(x.tolist()))
     one_by_one = np.add.accumulate(x)[-1]
     assert one_by_one != expected
@@ -146,7 +143,7 @@ def test_sums_in_another_order_are_rounding_and_a_lost_term_is_not() -> None:
 
 def test_what_only_moves_must_keep_its_bits() -> None:
     module = hloexec.parse(op("f32[3,2] transpose(x), dimensions={1,0}", x="f32[2,3]"))
-    x = _normal(3, 2)
+    x = normal(3, 2)
     comparison = hloexec.compare(np.nextafter(x, np.float32(9)), x, module=module)
     assert comparison.verdict is Verdict.DIFFERENT
     assert "nothing in the module rounds" in comparison.leaves[0].tolerance.derivation
@@ -163,7 +160,7 @@ def test_low_precision_of_contractions_is_rounding_under_its_policy_only() -> No
     module = hloexec.parse(
         op("f32[8,8] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}", x="f32[8,64]", y="f32[64,8]")
     )
-    x, y = _normal(8, 64), _normal(64, 8, seed=1)
+    x, y = normal(8, 64), normal(64, 8, seed=1)
     exact, tf32 = (hloexec.run(module, x, y, numerics=policy) for policy in ("exact", "tf32"))
     given = {"module": module, "inputs": [x, y]}
     assert hloexec.compare(tf32, exact, **given).verdict is Verdict.DIFFERENT
@@ -173,7 +170,7 @@ def test_low_precision_of_contractions_is_rounding_under_its_policy_only() -> No
 
 
 def test_a_wider_result_is_held_to_the_narrower_type() -> None:
-    x = _normal(100)
+    x = normal(100)
     leaf = _leaf(x, x.astype(bf16))
     assert (leaf.verdict, leaf.ulp_type, leaf.actual_shape) == (Verdict.ROUNDING, "bf16", "f32[100]")
     assert leaf.measured is not None and leaf.measured.ulp_percentiles[100] == 0
@@ -192,7 +189,7 @@ def test_large_numbers_do_not_widen_the_tolerance_without_bound() -> None:
 
 
 def test_leaves_are_paired_by_place_or_name() -> None:
-    x = _normal(3)
+    x = normal(3)
     comparison = hloexec.compare({"loss": x, "grad": x}, {"loss": x, "weights": x})
     notes = {leaf.label: leaf.note for leaf in comparison.leaves}
     assert notes == {
@@ -207,10 +204,10 @@ def test_leaves_are_paired_by_place_or_name() -> None:
 @pytest.mark.parametrize(
     ("actual", "expected", "note"),
     [
-        (_normal(3), _normal(4), "the dimensions differ"),
-        (_normal(3), np.zeros(3, np.int32), "the element types cannot be compared"),
-        (_normal(3), np.zeros(3, np.bool_), "the element types cannot be compared"),
-        (_normal(3), np.zeros(3, np.complex64), "the element types cannot be compared"),
+        (normal(3), normal(4), "the dimensions differ"),
+        (normal(3), np.zeros(3, np.int32), "the element types cannot be compared"),
+        (normal(3), np.zeros(3, np.bool_), "the element types cannot be compared"),
+        (normal(3), np.zeros(3, np.complex64), "the element types cannot be compared"),
     ],
 )
 def test_what_cannot_be_compared_is_different(actual: Any, expected: Any, note: str) -> None:
@@ -229,12 +226,12 @@ def test_empty_arrays_are_equal() -> None:
         ({"atol": -1}, "atol must not be negative or NaN"),
         ({"rtol": float("nan")}, "rtol must not be negative"),
         ({"contraction_length": 0}, "contraction_length must be at least 1"),
-        ({"selects": {"3": _normal(3)}}, "selects names leaf '3'"),
+        ({"selects": {"3": normal(3)}}, "selects names leaf '3'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(hloexec.InputError, match=message):
-        hloexec.compare(_normal(3), _normal(3), **options)
+        hloexec.compare(normal(3), normal(3), **options)
 
 
 def test_what_is_no_array_is_refused() -> None:
@@ -245,12 +242,12 @@ def test_what_is_no_array_is_refused() -> None:
 def test_another_modules_result_is_refused() -> None:
     module = hloexec.parse(op("f32[3] negate(x)", x="f32[3]"))
     with pytest.raises(hloexec.InputError, match="has no leaf 'loss'"):
-        hloexec.compare({"loss": _normal(3)}, {"loss": _normal(3)}, module=module)
+        hloexec.compare({"loss": normal(3)}, {"loss": normal(3)}, module=module)
 
 
 def test_devices_results_are_held_to_the_modules_leaves() -> None:
     module = hloexec.parse(op("f32[3] negate(x)", header=", replica_count=2", x="f32[3]"))
-    x = _normal(3)
+    x = normal(3)
     comparison = hloexec.compare([x, x], [x, x], module=module)
     assert [leaf.label for leaf in comparison.leaves] == ["0", "1"] and comparison.verdict is Verdict.EQUAL
     with pytest.raises(hloexec.InputError, match=r"has no leaf '1\.0'"):

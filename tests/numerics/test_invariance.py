@@ -16,7 +16,7 @@ ROWS, COLUMNS = 12, 24
 ADD = "add { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b) }\n"
 DOT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
 WIDE = f"f32[{ROWS},{COLUMNS}]"
-OPERATIONS = ("add", "subtract", "multiply", "maximum", "dot", "sum", "tanh", "square", "centre", "select")
+OPERATIONS = "add subtract multiply maximum dot sum tanh square centre select".split()
 SWAPS = {"add": "subtract", "subtract": "add", "multiply": "add", "maximum": "minimum"}
 
 

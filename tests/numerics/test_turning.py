@@ -69,33 +69,24 @@ def turned(arguments: Sequence[Any]) -> np.ndarray[Any, Any]:
     return np.tanh(arguments[2][8].astype(np.float64)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("distance", "expected"), [(1, Verdict.NOT_DECIDED), (40, Verdict.DIFFERENT)])
-def test_what_a_close_choice_decides_is_not_decided(distance: float, expected: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("distance", "fault", "expected"),
+    [
+        (1, "", Verdict.NOT_DECIDED),
+        (40, "", Verdict.DIFFERENT),
+        (1, "an element beside it", Verdict.DIFFERENT),
+        (1, "a row that no decision gives", Verdict.DIFFERENT),
+    ],
+)
+def test_what_a_close_choice_decides_is_not_decided(distance: float, fault: str, expected: Verdict) -> None:
     arguments = draw(distance)
 
     def change(theirs: np.ndarray[Any, Any]) -> None:
-        theirs[7] = turned(arguments)
+        theirs[7] = np.tanh(arguments[2][5]) if "row" in fault else turned(arguments)
+        if "element" in fault:
+            theirs[7, 4] *= 1.001
 
     assert compared(ARGMAX, arguments, change).verdict is expected
-
-
-def test_a_fault_beside_a_turned_decision_is_different() -> None:
-    arguments = draw(1)
-
-    def change(theirs: np.ndarray[Any, Any]) -> None:
-        theirs[7] = turned(arguments)
-        theirs[7, 4] *= 1.001
-
-    assert compared(ARGMAX, arguments, change).verdict is Verdict.DIFFERENT
-
-
-def test_rows_that_no_decision_gives_are_different() -> None:
-    arguments = draw(1)
-
-    def change(theirs: np.ndarray[Any, Any]) -> None:
-        theirs[7] = np.tanh(arguments[2][5])
-
-    assert compared(ARGMAX, arguments, change).verdict is Verdict.DIFFERENT
 
 
 LOOP = module(

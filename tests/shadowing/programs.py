@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.drawing import normal
+
 culprit = jax.named_scope("culprit")
 
 
@@ -32,10 +34,6 @@ class Program:
 def lowered(program: Program) -> Any:
     """The jitted function, lowered with the program's arguments."""
     return jax.jit(program.function).lower(*program.arguments)
-
-
-def _random(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def naive_variance(x: Any) -> Any:
@@ -172,7 +170,7 @@ def _decoder(width: int, words: int) -> dict[str, Any]:
         "out": (width, width), "up": (width, 4 * width), "down": (4 * width, width),
     }  # fmt: skip
     return {
-        name: _random(*shape, seed=n) * np.float32(shape[0] ** -0.5) for n, (name, shape) in enumerate(shapes.items())
+        name: normal(*shape, seed=n) * np.float32(shape[0] ** -0.5) for n, (name, shape) in enumerate(shapes.items())
     }
 
 
@@ -189,24 +187,24 @@ def _rows(rows: int, width: int) -> Any:
 
 
 CULPRITS: dict[str, Program] = {
-    "naive variance": Program(naive_variance, (1000 + _random(16, 256),), ("cancellation",)),
-    "softmax without max": Program(softmax_without_max, (60 * _random(16, 64),), ("overflow",)),
-    "log-sum-exp": Program(log_sum_exp, (np.float32(1000) + _random(8, 64),), ("overflow",)),
-    "kahan undone": Program(kahan_undone, (np.abs(_random(500)),), ("lost updates",)),
+    "naive variance": Program(naive_variance, (1000 + normal(16, 256),), ("cancellation",)),
+    "softmax without max": Program(softmax_without_max, (60 * normal(16, 64),), ("overflow",)),
+    "log-sum-exp": Program(log_sum_exp, (np.float32(1000) + normal(8, 64),), ("overflow",)),
+    "kahan undone": Program(kahan_undone, (np.abs(normal(500)),), ("lost updates",)),
     "bf16 running sum": Program(running_sum, (np.ones(1024, jnp.bfloat16),), ("lost updates",)),
     "quadratic formula": Program(
         smaller_root,
-        (np.ones(64, np.float32), 1e3 + np.abs(_random(64)), np.abs(_random(64, seed=1))),
+        (np.ones(64, np.float32), 1e3 + np.abs(normal(64)), np.abs(normal(64, seed=1))),
         ("cancellation",),
     ),
-    "1 - cos x": Program(one_minus_cosine, (1e-3 * (1 + np.abs(_random(64))),), ("cancellation",)),
-    "expm1 by exp": Program(exp_minus_one, (1e-4 * (1 + np.abs(_random(64))),), ("cancellation",)),
+    "1 - cos x": Program(one_minus_cosine, (1e-3 * (1 + np.abs(normal(64))),), ("cancellation",)),
+    "expm1 by exp": Program(exp_minus_one, (1e-4 * (1 + np.abs(normal(64))),), ("cancellation",)),
     "lost epsilon": Program(lost_epsilon, (_rows(16, 64),), ("absorption",)),
-    "adam": Program(adam, (_random(32), _random(300, 32, seed=1) / 8), ("lost updates",)),
+    "adam": Program(adam, (normal(32), normal(300, 32, seed=1) / 8), ("lost updates",)),
     "attention mask": Program(
-        masked_attention, (*(_random(16, 8, seed=n, dtype=np.float16) for n in range(3)), _mask(16)), ("overflow",)
+        masked_attention, (*(normal(16, 8, seed=n, dtype=np.float16) for n in range(3)), _mask(16)), ("overflow",)
     ),
-    "rotary": Program(rotary, (_random(8, 32, dtype=jnp.bfloat16), np.arange(100000, 100008)), ("rounding",)),
+    "rotary": Program(rotary, (normal(8, 32, dtype=jnp.bfloat16), np.arange(100000, 100008)), ("rounding",)),
     "transformer": Program(
         train_step, (_decoder(32, 64), np.random.default_rng(0).integers(0, 64, (2, 17))), ("cancellation",)
     ),
@@ -266,16 +264,16 @@ def vandermonde(matrix: Any, right: Any) -> Any:
 
 
 HELD_BACK: dict[str, Program] = {
-    "welford": Program(welford, (_random(400, seed=7, dtype=jnp.bfloat16),), ("lost updates",)),
+    "welford": Program(welford, (normal(400, seed=7, dtype=jnp.bfloat16),), ("lost updates",)),
     "geometric series": Program(
-        geometric_series, ((2e-3 * (1 + np.abs(_random(32)))).astype(np.float16),), ("cancellation",)
+        geometric_series, ((2e-3 * (1 + np.abs(normal(32)))).astype(np.float16),), ("cancellation",)
     ),
     "cosine of a large angle": Program(
-        cosine_of_a_large_angle, (1e6 * (1 + np.abs(_random(64))), np.abs(_random(64, seed=1))), ("rounding",)
+        cosine_of_a_large_angle, (1e6 * (1 + np.abs(normal(64))), np.abs(normal(64, seed=1))), ("rounding",)
     ),
     "variance of a large mean": Program(
-        variance_of_a_large_mean, ((100 + _random(16, 64) / 2).astype(jnp.bfloat16),), ("cancellation",)
+        variance_of_a_large_mean, ((100 + normal(16, 64) / 2).astype(jnp.bfloat16),), ("cancellation",)
     ),
-    "softplus": Program(softplus, (-12 - 4 * np.abs(_random(64)),), ("absorption",)),
+    "softplus": Program(softplus, (-12 - 4 * np.abs(normal(64)),), ("absorption",)),
 }
 """The same, of programs that `shadow` was not made with."""

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.language import literals
-from tests.records import read_record
+from tests.command_line import CommandLine
 from tests.shadowing.test_truth import ADD, parsed
 
 
@@ -37,11 +36,8 @@ def variance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["variance.hlo", "--inputs", "x.npz"]
 
 
-def test_the_culprit_is_one_line_then_digits_losses_and_the_next_command(
-    variance: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["shadow", *variance]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_culprit_is_one_line_then_digits_losses_and_the_next_command(variance: list[str], cli: CommandLine) -> None:
+    lines = cli("shadow", *variance).splitlines()
     assert lines[0].startswith("%variance: cancellation, 100% of the error of the outputs")
     assert "  from spread.py:7" in lines
     assert any(line.split()[:2] == ["100.0%", "cancellation"] for line in lines)
@@ -49,9 +45,8 @@ def test_the_culprit_is_one_line_then_digits_losses_and_the_next_command(
     assert not any(line != line.rstrip() for line in lines)
 
 
-def test_json_says_the_same(variance: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shadow", *variance, "--samples", "4", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+def test_json_says_the_same(variance: list[str], cli: CommandLine) -> None:
+    record = cli.record("shadow", *variance, "--samples", "4")
     (output,), first = record["outputs"], record["losses"][0]
     assert (first["kind"], first["name"], first["source"]) == ("cancellation", "variance", ["spread.py:7"])
     assert record["is_more_than_rounding"] and record["samples"] == 4
@@ -60,33 +55,28 @@ def test_json_says_the_same(variance: list[str], capsys: pytest.CaptureFixture[s
     assert sampled["index"] == output["index"] and sampled["low"] <= sampled["digits"] <= sampled["high"]
 
 
-def test_samples_add_an_interval(variance: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shadow", *variance, "--samples", "3"]) == 0
-    printed = capsys.readouterr().out
+def test_samples_add_an_interval(variance: list[str], cli: CommandLine) -> None:
+    printed = cli("shadow", *variance, "--samples", "3")
     assert "3 runs, 95%" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--samples", "1"], "at least 2"),
-        (["--samples", "-3"], "--samples"),
-        (["--samples", "2", "--numerics", "random-rounding:4"], "random"),
-        (["--numerics", "exactly"], "exactly"),
-        (["--top", "x"], "--top"),
-        (["--sample", "2"], "--samples"),
+        ("--samples 1", "at least 2"),
+        ("--samples -3", "--samples"),
+        ("--samples 2 --numerics random-rounding:4", "random"),
+        ("--numerics exactly", "exactly"),
+        ("--top x", "--top"),
+        ("--sample 2", "--samples"),
     ],
 )
-def test_wrong_options_end_with_2(
-    arguments: list[str], message: str, variance: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["shadow", *variance, *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_options_end_with_2(arguments: str, message: str, variance: list[str], cli: CommandLine) -> None:
+    assert message in cli.complaint("shadow", *variance, *arguments.split())
 
 
-def test_a_missing_file_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shadow", "nothing.hlo"]) == 2
-    assert "nothing.hlo" in capsys.readouterr().err
+def test_a_missing_file_ends_with_2(cli: CommandLine) -> None:
+    assert "nothing.hlo" in cli.complaint("shadow nothing.hlo")
 
 
 def test_notebooks_show_what_the_command_shows(variance: list[str]) -> None:

@@ -14,6 +14,7 @@ from hloexec import Module, ResourceError, ShadowRun
 from hloexec.engine.devices.topology import topology_of
 from hloexec.tools.shadowing import Loss
 from hloexec.tools.shadowing.observer import ShadowObserver
+from tests.drawing import normal
 from tests.shadowing.running import exact_numbers, shadows_of
 from tests.shadowing.test_truth import require_near
 
@@ -51,10 +52,6 @@ ENTRY main {{
   ROOT result = {carried.split(", ")[0]} get-tuple-element(loop), index=1
 }}
 """)
-
-
-def _numbers(*shape: int, seed: int = 0) -> Any:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def _sum(times: int = 40) -> Module:
@@ -133,9 +130,9 @@ def _counting() -> Module:
 
 
 MODULES = {
-    "sum": (_sum(), [np.abs(_numbers(40) / 8).astype(ml_dtypes.bfloat16)]),
-    "recurrence": (_recurrence(), [_numbers(4, 3), _numbers(3, 3, seed=1)]),
-    "counting": (_counting(), [_numbers(5).astype(ml_dtypes.bfloat16), np.abs(_numbers(5, seed=1)) / 4]),
+    "sum": (_sum(), [np.abs(normal(40) / 8).astype(ml_dtypes.bfloat16)]),
+    "recurrence": (_recurrence(), [normal(4, 3), normal(3, 3, seed=1)]),
+    "counting": (_counting(), [normal(5).astype(ml_dtypes.bfloat16), np.abs(normal(5, seed=1)) / 4]),
 }
 
 
@@ -264,7 +261,7 @@ def _runs_of(module: Module, inputs: list[Any]) -> tuple[ShadowRun, ShadowRun, i
 def test_some_elements_of_large_arrays_stand_for_all() -> None:
     size = 3000
     module = _step(size)
-    inputs = [_numbers(size).astype(ml_dtypes.bfloat16), _numbers(size, seed=1), _numbers(size, seed=2)]
+    inputs = [normal(size).astype(ml_dtypes.bfloat16), normal(size, seed=1), normal(size, seed=2)]
     together, alone, seen = _runs_of(module, inputs)
     assert seen < together.events / 10
     assert (together.events, together.decisions) == (alone.events, alone.decisions)
@@ -348,7 +345,7 @@ def test_what_a_stack_holds_at_first_hides_no_error(begin: str) -> None:
         ys = f32[60,3] broadcast(first), dimensions={{}}
         x = f32[3] parameter(0)""",
     )
-    together, alone, seen = _runs_of(module, [_numbers(3)])
+    together, alone, seen = _runs_of(module, [normal(3)])
     assert seen < together.events / 10
     assert together.losses
     require_alike(together, alone)
@@ -376,7 +373,7 @@ def test_what_is_not_written_over_is_to_blame_for_its_part(length: int, slow: in
         wrong = f32[20] multiply(ys, ys)
         x = f32[3] parameter(1)""",
     )
-    inputs = [_numbers(20), np.abs(_numbers(3))]
+    inputs = [normal(20), np.abs(normal(3))]
     together, alone, seen = _runs_of(module, inputs)
     assert seen < together.events / 2
     assert together.outputs[0].relative_error == pytest.approx(alone.outputs[0].relative_error, rel=1e-5)
@@ -394,7 +391,7 @@ def test_what_is_not_written_over_is_to_blame_for_its_part(length: int, slow: in
 def test_what_a_loop_carries_has_the_exact_sum_beside_it() -> None:
     times = 1200
     module = _sum(times)
-    x = np.abs(_numbers(times)).astype(ml_dtypes.bfloat16)
+    x = np.abs(normal(times)).astype(ml_dtypes.bfloat16)
     expected = [Fraction(1) + sum(exact_numbers(x))]
     require_near(shadows_of(module, [x])[0, 0], expected, hloexec.run(module, x), 2.0**-20)
     found = hloexec.shadow(module, [x])

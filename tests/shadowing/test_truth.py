@@ -36,7 +36,7 @@ def require_near(found: list[Fraction], expected: list[Fraction], value: Any, to
         assert float(abs(shadow - exact)) <= allowed, (float(shadow), float(exact), float(own))
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f8e4m3fn", "f8e5m2"])
+@pytest.mark.parametrize("kind", "f32 bf16 f16 f8e4m3fn f8e5m2".split())
 def test_shadows_of_sums_and_products_are_rational_arithmetic(kind: str) -> None:
     module = parsed(
         """x = T[40] parameter(0)

@@ -16,17 +16,15 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
 from hloexec.cli.stepping.shell import Shell
-from tests.records import read_record
+from tests.command_line import CommandLine
 from tests.stepping.programs import DEVICES, LOOP, SOURCES
 
 INPUT = ("--input", "v0=v0.npy")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     for name, text in (("loop", LOOP), ("devices", DEVICES), ("sources", SOURCES)):
         Path(f"{name}.hlo").write_text(text)
@@ -37,34 +35,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("bad.txt").write_text("# a comment\n\nbreak last\nbrake w\n")
     Path("good.txt").write_text("break last\nrun\n")
     Path("binary.txt").write_bytes(b"\xff\xfe\x00")
-    return tmp_path
+    return empty_folder
 
 
-def printed(capsys: pytest.CaptureFixture[str], *commands: str, module: str = "loop.hlo", code: int = 0) -> list[str]:
+def printed(cli: CommandLine, *commands: str, module: str = "loop.hlo", code: int = 0) -> list[str]:
     """The lines that commands print; what they are behind the prompt is left out."""
     words = [word for command in commands for word in ("-x", command)]
     inputs = INPUT if module == "loop.hlo" else ()
-    found = main(["step", module, *inputs, *words])
-    out, err = capsys.readouterr()
-    assert found == code, out + err
+    out = cli("step", module, *inputs, *words, code=code)
     return [line for line in out.splitlines() if not line.startswith("(hlo)")]
 
 
-def test_a_script_prints_the_same_every_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_prints_the_same_every_time(cli: CommandLine) -> None:
     words = ["step", "loop.hlo", *INPUT, "-x", "break c if max > 1", "--script", "good.txt"]
-    assert main(words) == 0
-    first = capsys.readouterr().out
-    assert main(words) == 0
-    assert capsys.readouterr().out == first
+    first = cli(*words)
+    assert cli(*words) == first
     assert first.startswith("(hlo) break c if max > 1\nbreakpoint 1: c if max > 1, 1 instruction\n(hlo) break last\n")
     # 0.5, 0.75, 1.3125: the second iteration is the first whose value exceeds 1.
     assert "\nbreakpoint 1 (c if max > 1): w[1]:body/f/c\n  %c = f32[2] add(%b, %a)\n" in first
     assert "f32[2]  min 0.4102  max 1.312" in first
 
 
-def test_where_up_down_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_up_down_and_values(cli: CommandLine) -> None:
     lines = printed(
-        capsys,
+        cli,
         "break q iteration 1",
         "run",
         "where",
@@ -97,8 +91,8 @@ def test_where_up_down_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[13].startswith("%a  f32[2]  min 0.3125  max 0.75")
 
 
-def test_lists_show_the_text_around_the_place(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "break f iteration 0", "run", "list 1", "list one", "users next", "users t")
+def test_lists_show_the_text_around_the_place(cli: CommandLine) -> None:
+    lines = printed(cli, "break f iteration 0", "run", "list 1", "list one", "users next", "users t")
     assert lines[4:8] == [
         "body, 7 instructions",
         "   5  %next = s32[] add(%i, %one)",
@@ -118,33 +112,32 @@ def test_lists_show_the_text_around_the_place(capsys: pytest.CaptureFixture[str]
     assert lines[16:18] == ["  %t = (s32[], f32[2]) tuple(%next, %f)", "%t is the result of body"]
 
 
-def test_values_are_set_as_literals_numbers_elements_and_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_are_set_as_literals_numbers_elements_and_files(cli: CommandLine) -> None:
     for value, total in (("{1, 2}", 3), ("7", 14), ("ones.npy", 2)):
-        lines = printed(capsys, f"set last {value}", "run")
+        lines = printed(cli, f"set last {value}", "run")
         assert lines[0] == "%last gives this value when it runs next"
         assert lines[-1].startswith(f"  result  f32[]  {total}  ")
-    lines = printed(capsys, "break last", "run", "set last 0", "set last[1] -2.5", "print", "run")
+    lines = printed(cli, "break last", "run", "set last 0", "set last[1] -2.5", "print", "run")
     assert "%last = f32[2] [ 0. , -2.5]" in lines and lines[-1].startswith("  result  f32[]  -2.5")
 
 
-def test_saved_values_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "break last", "run", "save last[:1] x.npy", "save start{1} s.npz", "restart", "delete")
+def test_saved_values_can_be_set(cli: CommandLine) -> None:
+    lines = printed(cli, "break last", "run", "save last[:1] x.npy", "save start{1} s.npz", "restart", "delete")
     assert "wrote x.npy" in lines and lines[-1] == "the run begins again; `run` starts it"
     saved = hloexec.literals.load("x.npy")
     assert isinstance(saved, np.ndarray) and saved.shape == (1,)
     np.testing.assert_array_equal(hloexec.literals.load("s.npz"), np.array([0.5, 0.25], np.float32))
-    assert printed(capsys, "set v0 s.npz", "run")[-1] == printed(capsys, "run")[-1]
+    assert printed(cli, "set v0 s.npz", "run")[-1] == printed(cli, "run")[-1]
 
 
-def test_the_result_is_that_of_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "loop.hlo", *INPUT, "--json"]) == 0
-    (leaf,) = json.loads(capsys.readouterr().out)["result"]
-    assert printed(capsys, "step 5", "next 3", "out", "run")[-1].endswith(leaf["hash"][:8])
+def test_the_result_is_that_of_run(cli: CommandLine) -> None:
+    (leaf,) = json.loads(cli("run loop.hlo", *INPUT, "--json"))["result"]
+    assert printed(cli, "step 5", "next 3", "out", "run")[-1].endswith(leaf["hash"][:8])
 
 
-def test_devices_are_shown_by_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_are_shown_by_number(cli: CommandLine) -> None:
     lines = printed(
-        capsys,
+        cli,
         "break own device 3",
         "run",
         "print",
@@ -164,55 +157,46 @@ def test_devices_are_shown_by_number(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_json_has_the_stops_and_what_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["step", "loop.hlo", *INPUT, "-x", "break last", "-x", "run", "-x", "print", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+def test_json_has_the_stops_and_what_was_printed(cli: CommandLine) -> None:
+    record = cli.record("step loop.hlo", *INPUT, "-x", "break last", "-x", "run", "-x", "print")
     assert not record["has_ended"] and not record["has_failed"]
     (stop,) = record["stops"]
     assert (stop["reason"], stop["name"], stop["iteration"]) == ("breakpoint 1", "last", None)
     assert stop["leaves"][0]["shape"] == "f32[2]" and "(hlo) print" in record["printed_lines"]
 
 
-def test_a_run_that_fails_exits_with_1_and_takes_commands_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fails_exits_with_1_and_takes_commands_where_it_failed(cli: CommandLine) -> None:
     words = ["step", "loop.hlo", *INPUT, "--max-iterations", "2", "--post-mortem"]
-    assert main([*words, "-x", "where", "-x", "print v0", "-x", "run"]) == 1
-    out = capsys.readouterr().out.splitlines()
+    out = cli(*words, "-x", "where", "-x", "print v0", "-x", "run", code=1).splitlines()
     assert out[0] == "failed: w" and "--max-iterations 2 ends the loop" in out[1]
     assert ">#0 %w in main" in out and "%v0 = f32[2] [0.5 , 0.25]" in out
     assert any(line.startswith("the run has failed: %w in computation main") for line in out)
-    assert main([*words, "--json"]) == 1
-    assert read_record(capsys.readouterr().out)["has_failed"]
-    assert main([*words, "-x", "step 9999999", "-x", "restart", "-x", "step"]) == 0
-    assert main(["step", "loop.hlo", *INPUT, "--post-mortem", "-x", "brake"]) == 0
-    assert "the run has ended" in capsys.readouterr().out
+    assert cli.record(*words, code=1)["has_failed"]
+    cli(*words, "-x", "step 9999999", "-x", "restart", "-x", "step")
+    assert "the run has ended" in cli("step loop.hlo", *INPUT, "--post-mortem", "-x", "brake")
 
 
-def test_nan_is_a_breakpoint_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_is_a_breakpoint_if_asked_for(cli: CommandLine) -> None:
     np.save("v0.npy", np.array([np.nan, 0], np.float32))
-    assert main(["step", "loop.hlo", *INPUT, "--nan", "-x", "run"]) == 0
-    assert "breakpoint 1 (if any nan): v0\n" in capsys.readouterr().out
+    assert "breakpoint 1 (if any nan): v0\n" in cli("step loop.hlo", *INPUT, "--nan", "-x", "run")
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_commands_come_from_a_pipe(
-    mark: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_come_from_a_pipe(mark: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{mark}break last\nc\nquit\nrun\n"))
-    assert main(["step", "loop.hlo", *INPUT]) == 0
-    assert capsys.readouterr().out.endswith("(hlo) quit\n")
+    assert cli("step loop.hlo", *INPUT).endswith("(hlo) quit\n")
 
 
-def test_a_script_of_windows_is_read_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_of_windows_is_read_as_any_other(cli: CommandLine) -> None:
     Path("windows.txt").write_bytes(b"\xef\xbb\xbfbreak last\r\nrun\r\n")
     found = []
     for name in ("good.txt", "windows.txt"):
-        assert main(["step", "loop.hlo", *INPUT, "--script", name]) == 0
-        found.append(capsys.readouterr().out)
+        found.append(cli("step loop.hlo", *INPUT, "--script", name))
     assert found[0] == found[1]
 
 
-def test_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "help", "help set", "h b")
+def test_help_has_every_command(cli: CommandLine) -> None:
+    lines = printed(cli, "help", "help set", "h b")
     assert [line.split()[0].strip("[],:") for line in lines[: len(Shell.names())]] == Shell.names()
     assert any("A condition is of the value: any nan" in line for line in lines)
 
@@ -254,9 +238,8 @@ def test_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("help me", "there is no command 'me'"),
     ],
 )
-def test_wrong_commands_say_what_is_right(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["step", "loop.hlo", *INPUT, "-x", command]) == 2
-    err = capsys.readouterr().err
+def test_wrong_commands_say_what_is_right(command: str, message: str, cli: CommandLine) -> None:
+    err = cli.complaint("step loop.hlo", *INPUT, "-x", command)
     assert err.startswith(f"error: -x {command!r}: ") and message in err
 
 
@@ -282,11 +265,8 @@ def test_wrong_commands_say_what_is_right(command: str, message: str, capsys: py
         ("device 3", "there is no device 3"),
     ],
 )
-def test_wrong_commands_at_a_stop_say_what_is_right(
-    command: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["step", "loop.hlo", *INPUT, "-x", "break start", "-x", "run", "-x", command]) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_commands_at_a_stop_say_what_is_right(command: str, message: str, cli: CommandLine) -> None:
+    assert message in cli.complaint("step loop.hlo", *INPUT, "-x", "break start", "-x", "run", "-x", command)
 
 
 @pytest.mark.parametrize(
@@ -301,14 +281,12 @@ def test_wrong_commands_at_a_stop_say_what_is_right(
         ("-x", "requires an argument"),
     ],
 )
-def test_wrong_options_say_what_is_right(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["step", "loop.hlo", *INPUT, *line.split()]) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_options_say_what_is_right(line: str, message: str, cli: CommandLine) -> None:
+    assert message in cli.complaint("step loop.hlo", *INPUT, *line.split())
 
 
-def test_a_module_from_standard_input_leaves_none_for_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["step", "-"]) == 2
-    assert "standard input has the module, so give the commands with --script or -x" in capsys.readouterr().err
+def test_a_module_from_standard_input_leaves_none_for_commands(cli: CommandLine) -> None:
+    assert "standard input has the module, so give the commands with --script or -x" in cli.complaint("step -")
 
 
 def test_a_terminal_is_talked_to_and_interrupted(folder: Path) -> None:
@@ -363,11 +341,10 @@ def test_the_shell_completes_commands_and_names(capsys: pytest.CaptureFixture[st
         assert shell.onecmd("EOF")
 
 
-def test_the_run_stops_in_what_a_library_call_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_stops_in_what_a_library_call_runs(cli: CommandLine) -> None:
     Path("call.hlo").write_text(
         "HloModule m\nkernel { x = f32[3] parameter(0)\n ROOT inner = f32[3] negate(x) }\n"
         "ENTRY e { v = f32[3] parameter(0)\n"
         ' ROOT c = f32[3] custom-call(v), custom_call_target="__triton", called_computations={kernel} }\n'
     )
-    assert main(["step", "call.hlo", "-x", "break inner", "-x", "run", "-x", "where"]) == 0
-    assert "#0 %inner in kernel" in capsys.readouterr().out
+    assert "#0 %inner in kernel" in cli("step call.hlo -x", "break inner", "-x", "run", "-x", "where")

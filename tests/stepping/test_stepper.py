@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import DeadlockError, EvaluationError, InputError, ResourceError
@@ -41,10 +42,10 @@ def test_a_run_stops_after_an_instruction_in_each_of_its_runs() -> None:
         values = [(stop.name, stop.iteration, stop.value) for stop in run]
         assert run.has_ended and not run.has_failed
         assert run.results is not None
-        np.testing.assert_array_equal(run.results[0], iterates(4)[-1].sum())
+        assert_array_equal(run.results[0], iterates(4)[-1].sum())
     assert [(name, iteration) for name, iteration, _ in values] == [(f"w[{i}]:body/f/c", i) for i in range(4)]
     for (_, _, value), expected in zip(values, iterates(4)[1:], strict=True):
-        np.testing.assert_array_equal(value, expected)
+        assert_array_equal(value, expected)
 
 
 def test_a_run_that_is_stepped_gives_the_same_bits() -> None:
@@ -82,16 +83,16 @@ def test_levels_lead_from_an_instruction_to_the_entry_with_their_values() -> Non
         names = [(level.computation.name, level.instruction.name) for level in run.levels]
         assert names == [("square", "q"), ("inner", "b"), ("body", "f"), ("main", "w")]
         v = iterates(2)[2]
-        np.testing.assert_array_equal(run.value("q"), v * v)
-        np.testing.assert_array_equal(run.value("%a", level=1), v)
-        np.testing.assert_array_equal(run.value("i", level=2), 2)
-        np.testing.assert_array_equal(run.value("v0", level=3), V0)
+        assert_array_equal(run.value("q"), v * v)
+        assert_array_equal(run.value("%a", level=1), v)
+        assert_array_equal(run.value("i", level=2), 2)
+        assert_array_equal(run.value("v0", level=3), V0)
 
 
 def test_values_of_the_entry_can_be_looked_at_when_the_run_has_ended() -> None:
     with stepper() as run:
         assert run.continue_() is None
-        np.testing.assert_array_equal(run.value("last"), iterates(4)[-1])
+        assert_array_equal(run.value("last"), iterates(4)[-1])
 
 
 def test_a_breakpoint_takes_an_iteration_a_device_and_a_condition() -> None:
@@ -105,7 +106,7 @@ def test_a_breakpoint_takes_an_iteration_a_device_and_a_condition() -> None:
         run.break_at("own", device=2)
         stop = run.continue_()
         assert stop is not None and stop.devices == (2,)
-        np.testing.assert_array_equal(stop.value, 3 * ONES)
+        assert_array_equal(stop.value, 3 * ONES)
         assert run.continue_() is None
 
 
@@ -137,9 +138,9 @@ def test_a_value_can_be_set_for_all_that_use_it() -> None:
         run.break_at("v", iteration=1)
         run.continue_()
         run.set("v", new)
-        np.testing.assert_array_equal(run.value("v"), new)
+        assert_array_equal(run.value("v"), new)
         assert run.continue_() is None and run.results is not None
-        np.testing.assert_array_equal(run.results[0], iterates(3, new)[-1].sum())
+        assert_array_equal(run.results[0], iterates(3, new)[-1].sum())
         run.restart()
         run.delete()
         run.set("last", 7)
@@ -162,19 +163,19 @@ def test_devices_are_set_and_shown_apart() -> None:
     with stepper(DEVICES, ONES) as run:
         run.break_at("own", device=3)
         run.continue_()
-        np.testing.assert_array_equal(run.value("own", device=1), 2 * ONES)
+        assert_array_equal(run.value("own", device=1), 2 * ONES)
         run.set("own", 0)
         run.continue_()
         assert run.results is not None
         # −1 − 2 + 2·3 + 2·0 = 3
         for result, other in zip(run.results, (2, 4, 6, 0), strict=True):
-            np.testing.assert_array_equal(result[0], 9 * ONES)  # type: ignore[index]
-            np.testing.assert_array_equal(result[1], other * ONES)  # type: ignore[index]
+            assert_array_equal(result[0], 9 * ONES)  # type: ignore[index]
+            assert_array_equal(result[1], other * ONES)  # type: ignore[index]
 
 
 def test_branches_collectives_and_asynchronous_pairs_are_stepped_through() -> None:
     with stepper(DEVICES, ONES) as run:
-        for where in ("y", "n", "all", "started", "g2", "done"):
+        for where in "y n all started g2 done".split():
             run.break_at(where)
         stops = [(stop.name, stop.devices) for stop in run]
     assert stops[:4] == [
@@ -215,9 +216,9 @@ def test_a_run_stops_at_an_instruction_that_fails_with_its_operands_at_hand() ->
         assert stop is not None and stop.reason == "failed" and stop.value is None and run.has_failed
         assert stop.name == "w[1]:body/f/c" and "index 5 is out of range" in str(stop.error)
         v = iterates(1)[1]
-        np.testing.assert_array_equal(run.value("a"), v)
-        np.testing.assert_array_equal(run.value("b"), v * v)
-        np.testing.assert_array_equal(run.value("i", level=1), 1)
+        assert_array_equal(run.value("a"), v)
+        assert_array_equal(run.value("b"), v * v)
+        assert_array_equal(run.value("i", level=1), 1)
         for _ in range(2):
             with pytest.raises(EvaluationError, match="index 5 is out of range"):
                 run.continue_()
@@ -244,7 +245,7 @@ ENTRY main { x = f32[] parameter(0)
     with stepper(deadlock, np.float32(1)) as run:
         stop = run.continue_()
         assert stop is not None and isinstance(stop.error, DeadlockError)
-        np.testing.assert_array_equal(run.value("x", level=len(run.levels) - 1), 1)
+        assert_array_equal(run.value("x", level=len(run.levels) - 1), 1)
         with pytest.raises(DeadlockError):
             run.continue_()
     with stepper(max_iterations=2) as run:

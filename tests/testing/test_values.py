@@ -109,7 +109,7 @@ def test_specials_can_be_left_out(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", of_each_family(name for name in ARRAYS if name not in ("pred", "s1", "u1", "s2", "f8e8m0fnu"))
+    "name", of_each_family(name for name in ARRAYS if name not in "pred s1 u1 s2 f8e8m0fnu".split())
 )
 def test_elements_keep_to_their_bounds(name: str) -> None:
     @settings(max_examples=examples(20), deadline=None)

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli import main
+from tests.command_line import CommandLine
 from tests.exec.programs import COUNTING_LOOP
-from tests.records import read_record
 from tests.text.building import op
 
 
@@ -24,11 +23,10 @@ def loop(tmp_path: Path) -> str:
 
 
 def test_the_verdict_comes_first_then_what_stands_out_then_the_next_command(
-    loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    loop: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     folder = str(tmp_path / "t")
-    assert main(["trace", loop, "-o", folder, "--inputs", str(tmp_path / "x.npz"), "--top", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("trace", loop, "-o", folder, "--inputs", tmp_path / "x.npz", "--top", "1").splitlines()
     assert lines[0].startswith("traced counting: 63 values of 15 instructions, ") and lines[0].endswith(folder)
     rows = [line for line in lines if "f32[4]" in line]
     assert len(rows) == 1 and " 96 " in rows[0]  # the largest: 3 · 2^5
@@ -38,30 +36,21 @@ def test_the_verdict_comes_first_then_what_stands_out_then_the_next_command(
     assert len(list(hloexec.read_trace(folder))) == 63
 
 
-def test_the_command_that_is_suggested_works(
-    loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["trace", loop, "-o", "t"]) == 0
-    (command,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  hloexec extract")]
-    assert main(shlex.split(command)[1:]) == 0
-    assert "it gives the same bits" in capsys.readouterr().out
+def test_the_command_that_is_suggested_works(loop: str, empty_folder: Path, cli: CommandLine) -> None:
+    (command,) = [line for line in cli("trace", loop, "-o", "t").splitlines() if line.startswith("  hloexec extract")]
+    assert "it gives the same bits" in cli(*shlex.split(command)[1:])
 
 
-def test_json_holds_the_same(loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", loop, "-o", str(tmp_path / "t"), "--select", "doubled", "--stats-only", "--json"]) == 0
-    record = read_record(capsys.readouterr().out)
+def test_json_holds_the_same(loop: str, tmp_path: Path, cli: CommandLine) -> None:
+    record = cli.record("trace", loop, "-o", tmp_path / "t", "--select", "doubled", "--stats-only")
     assert record["events"] == 5 and record["instructions"] == 1 and record["statistics_only"]
     assert record["remarkable"][0]["name"] == "loop[4]:body/doubled"
 
 
-def test_values_that_are_not_finite_come_first_and_lead_to_nan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_that_are_not_finite_come_first_and_lead_to_nan(tmp_path: Path, cli: CommandLine) -> None:
     (tmp_path / "m.hlo").write_text(op("f32[2] divide(x, x)", x="f32[2]"))
     np.savez(tmp_path / "x.npz", x=np.array([0, 1e30], np.float32))
-    assert main(["trace", str(tmp_path / "m.hlo"), "-o", str(tmp_path / "t"), "--inputs", str(tmp_path / "x.npz")]) == 0
-    out = capsys.readouterr().out
+    out = cli("trace", tmp_path / "m.hlo", "-o", tmp_path / "t", "--inputs", tmp_path / "x.npz")
     rows = [line.split()[0] for line in out.splitlines() if "f32[2]" in line]
     assert rows == ["root"] and "hloexec nan" in out
 
@@ -76,29 +65,28 @@ def test_values_that_are_not_finite_come_first_and_lead_to_nan(
         (["{loop}", "-o", "{loop}"], 2, "is a file, not a folder"),
         (["{loop}", "-o", "{loop}/below"], 2, "cannot be written to"),
         (["{loop}", "-o", ""], 2, "is empty"),
-        (["{loop}", "-o", "{new}", "--select", "doubeld"], 2, "did you mean 'doubled'"),
-        (["{loop}", "-o", "{new}", "--select", "name:"], 2, "selects nothing"),
-        (["{loop}", "-o", "{new}", "--disk-limit", "much"], 2, "is not a number of bytes"),
-        (["{loop}", "-o", "{new}", "--disk-limit", "3"], 1, "the limit that was given"),
-        (["{loop}", "-o", "{new}", "--inputs", "{wrong}"], 2, "f32[4] is expected"),
-        (["{loop}", "-o", "{new}", "--inputs", "{cut}"], 2, "not a complete .npz file"),
-        (["{loop}", "-o", "{new}", "--inputs", "{wrong}", "--inputs", "{wrong}"], 2, "once for all devices"),
-        (["{loop}", "-o", "{new}", "--numerics", "best"], 2, "unknown numerics policy"),
-        (["{loop}", "-o", "{new}", "--input", "y={wrong}"], 2, "no parameter 'y'"),
+        ("{loop} -o {new} --select doubeld".split(), 2, "did you mean 'doubled'"),
+        ("{loop} -o {new} --select name:".split(), 2, "selects nothing"),
+        ("{loop} -o {new} --disk-limit much".split(), 2, "is not a number of bytes"),
+        ("{loop} -o {new} --disk-limit 3".split(), 1, "the limit that was given"),
+        ("{loop} -o {new} --inputs {wrong}".split(), 2, "f32[4] is expected"),
+        ("{loop} -o {new} --inputs {cut}".split(), 2, "not a complete .npz file"),
+        ("{loop} -o {new} --inputs {wrong} --inputs {wrong}".split(), 2, "once for all devices"),
+        ("{loop} -o {new} --numerics best".split(), 2, "unknown numerics policy"),
+        ("{loop} -o {new} --input y={wrong}".split(), 2, "no parameter 'y'"),
         (["{text}", "-o", "{new}"], 2, "error:"),
     ],
 )
 def test_wrong_uses_say_what_is_wrong_and_leave_no_folder(
-    arguments: list[str], code: int, message: str, loop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: int, message: str, loop: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "note").write_text("mine")
     (tmp_path / "text").write_text("this is no module")
     np.savez(tmp_path / "wrong.npz", x=np.ones(3, np.float32))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "x.npz").read_bytes()[:40])
-    places = {name: str(tmp_path / name) for name in ("missing", "new", "full", "text")}
+    places = {name: str(tmp_path / name) for name in "missing new full text".split()}
     places |= {"loop": loop, "wrong": str(tmp_path / "wrong.npz"), "cut": str(tmp_path / "cut.npz")}
-    assert main(["trace", *(argument.format(**places) for argument in arguments)]) == code
-    captured = capsys.readouterr()
+    captured = cli.ended("trace", *(argument.format(**places) for argument in arguments), code=code)
     assert message in captured.err and "Traceback" not in captured.err and not captured.out
     assert not os.path.exists(tmp_path / "new") and os.listdir(tmp_path / "full") == ["note"]

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import HloError, HloWarning, InputError, ResourceError
@@ -50,7 +51,7 @@ def test_each_iteration_of_a_loop_has_its_value_and_statistics(tmp_path: Path) -
     doubled = [event for event in trace if event.instruction == "doubled"]
     assert [event.iteration for event in doubled] == [0, 1, 2, 3, 4]
     for event in doubled:
-        np.testing.assert_array_equal(trace.value(event), X * 2 ** (event.iteration + 1))
+        assert_array_equal(trace.value(event), X * 2 ** (event.iteration + 1))
         (record,) = event.arrays
         assert (record.minimum, record.maximum) == (0, 3 * 2 ** (event.iteration + 1))
         assert record.mean == 1.5 * 2 ** (event.iteration + 1)
@@ -67,10 +68,10 @@ def test_plain_numpy_reads_the_values_at_the_offsets_of_the_index(tmp_path: Path
         file.seek(record["offset"])
         bits = np.load(file, allow_pickle=False)
     assert bits.dtype == np.uint16 and record["shape"] == "bf16[3]"
-    np.testing.assert_array_equal(bits.view(ml_dtypes.bfloat16), -x)
+    assert_array_equal(bits.view(ml_dtypes.bfloat16), -x)
 
 
-@pytest.mark.parametrize("name", ["pred", "s4", "u2", "s64", "f16", "bf16", "f8e4m3fn", "f4e2m1fn", "f64", "c64"])
+@pytest.mark.parametrize("name", "pred s4 u2 s64 f16 bf16 f8e4m3fn f4e2m1fn f64 c64".split())
 def test_every_kind_of_element_type_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     dtype = hloexec.parse(op(f"{name}[4] copy(x)", x=f"{name}[4]")).entry.root.shape.element_type.storage
     x = np.array([0, 1, 1, 0]).astype(dtype)
@@ -90,7 +91,7 @@ def test_scalars_empty_arrays_tokens_and_transposed_values_are_kept(tmp_path: Pa
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     trace = traced(text, tmp_path / "t", x)
     values = [trace.array(record) for record in trace.find("r").arrays]
-    np.testing.assert_array_equal(values[0], x.T)
+    assert_array_equal(values[0], x.T)
     assert values[1].shape == () and values[1] == 7 and values[2].shape == (0, 5) and len(values) == 3
 
 

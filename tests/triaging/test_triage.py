@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 import hloexec
-from hloexec.cli import main
 from hloexec.engine.exec.observers import Stage
 from hloexec.language import literals
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
@@ -23,6 +22,7 @@ from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedM
 from hloexec.tools.triaging.blaming import blamed_on_xla
 from hloexec.tools.triaging.collecting import Settings, Store, cases_of
 from hloexec.tools.triaging.running import groups_of
+from tests.command_line import CommandLine
 from tests.here import triaging_here
 
 BEFORE = """HloModule m
@@ -106,13 +106,12 @@ ENTRY e { x = f32[64] parameter(0)
 
 
 @pytest.mark.usefixtures("here")
-def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, cli: CommandLine) -> None:
     from tests.records import read_record
 
     _pair(tmp_path / "modules", "deep", BEFORE, SWAPPED)
     words = ["triage", str(tmp_path / "modules"), "-o", str(tmp_path / "found"), "--json"]
-    assert main(words) == 1
-    record = read_record(capsys.readouterr().out)
+    record = read_record(cli(*words, code=1))
     (group,), (module,) = record["groups"], record["modules"]
     assert module["blamed"]["instruction"] == "difference"
     assert module["blamed"]["instead_of"] == "%difference = f32[16,24] subtract(%turned, %x)"
@@ -122,14 +121,12 @@ def test_a_pair_is_blamed_minified_and_kept(tmp_path: Path, capsys: pytest.Captu
     assert (Path(small["folder"]) / "module.hlo").read_text() == small["hlo_text"]
     assert sorted(path.name for path in (tmp_path / "found").iterdir()) == ["minified", "modules", "triage.json"]
 
-    assert main(words) == 1
-    again = read_record(capsys.readouterr().out)
+    again = read_record(cli(*words, code=1))
     assert again["modules"] == [module | {"is_reused": True}]
     assert again["groups"] == record["groups"]
     # Another module of the same name is another one.
     _pair(tmp_path / "modules", "deep", BEFORE, BEFORE)
-    assert main(words) == 0
-    assert read_record(capsys.readouterr().out)["counts"] == {"agree": 1}
+    assert read_record(cli(*words))["counts"] == {"agree": 1}
 
 
 @pytest.mark.slow
@@ -272,9 +269,7 @@ def test_recorded_inputs_decide_whether_a_pair_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_what_differs_on_large_numbers_only_is_found_on_those(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_differs_on_large_numbers_only_is_found_on_those(tmp_path: Path, cli: CommandLine) -> None:
     """The square of a number above 1.9e19 is infinite in f32."""
     from tests.records import read_record
 
@@ -284,11 +279,9 @@ def test_what_differs_on_large_numbers_only_is_found_on_those(
     for stage, each in (("before_optimizations", before), ("cpu_after_optimizations", after)):
         (tmp_path / f"modules/module_0001.jit_f.{stage}.txt").write_text(each)
     words = ["triage", str(tmp_path / "modules"), "--no-minify", "--json"]
-    assert main(words) == 0
-    record = read_record(capsys.readouterr().out)
+    record = read_record(cli(*words))
     assert record["distribution"] == "normal" and "differ" not in record["counts"]
-    assert main([*words, "--distribution", "large"]) == 1
-    record = read_record(capsys.readouterr().out)
+    record = read_record(cli(*words, "--distribution", "large", code=1))
     assert (record["distribution"], record["counts"]) == ("large", {"differ": 2})
     found = hloexec.triage(tmp_path / "modules", distribution="large", select=["a"], minify=False)
     assert [module.difference for module in found.modules] == ["NaN or infinities"]
@@ -373,7 +366,7 @@ def test_a_policy_is_one_cause_whichever_instructions_have_it() -> None:
         _module("h", outcome="agree"),
     ]
     groups = groups_of(modules)
-    assert ["".join(member.name for member in group.members) for group in groups] == ["d", "e", "c", "ab", "fg"]
+    assert ["".join(member.name for member in group.members) for group in groups] == "d e c ab fg".split()
     assert groups[3].policy == "tf32" and groups[3].opcode is None
     assert [group.cause for group in groups_of(reversed(modules))] == [group.cause for group in groups]
 

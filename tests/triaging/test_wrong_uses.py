@@ -11,6 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
+from tests.command_line import CommandLine
 
 MODULE = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x, x) }\n"
 
@@ -22,8 +23,7 @@ def _write(folder: str, *names: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _folder(empty_folder: Path) -> None:
     _write("pairs", "a.before.hlo", "a.after.hlo")
     _write("single", "a.hlo")
     _write("widow", "a.before.hlo", "a.after.hlo", "deep/b.before.hlo")
@@ -108,14 +108,13 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "Missing argument"),
     ],
 )
-def test_a_wrong_use_says_what_is_wrong(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["triage", *shlex.split(line)]) == 2
-    printed = capsys.readouterr()
+def test_a_wrong_use_says_what_is_wrong(line: str, message: str, cli: CommandLine) -> None:
+    printed = cli.ended("triage", *shlex.split(line), code=2)
     assert message in " ".join(printed.err.split()), printed.err
     assert not printed.out
 
 
-def test_a_damaged_result_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_result_is_named(cli: CommandLine) -> None:
     from hloexec.tools.triaging.collecting import Settings, Store, cases_of
 
     settings = Settings(**json.loads(Path("kept/triage.json").read_text())["settings"])
@@ -123,11 +122,10 @@ def test_a_damaged_result_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     (case,) = cases_of(Path("pairs"), None, ())
     for text in ("{", "[]", "{}", '{"module": {"name": "a"}, "timeout": 1, "memory": 1}'):
         (store.modules / f"{store.key(case)}.json").write_text(text)
-        assert main(["triage", "pairs", "-o", "kept"]) == 2
-        assert "remove it to have it made again" in " ".join(capsys.readouterr().err.split())
+        assert "remove it to have it made again" in " ".join(cli.complaint("triage pairs -o kept").split())
 
 
 def test_a_refused_call_writes_nothing() -> None:
     before = sorted(Path().rglob("*"))
-    assert main(["triage", "widow", "-o", "found"]) == 2
+    assert main("triage widow -o found".split()) == 2
     assert sorted(Path().rglob("*")) == before

@@ -17,7 +17,7 @@ from hloexec.engine.devices.topology import device_counts
 from hloexec.errors import HloError, VerificationError
 from hloexec.ops.registry import OPCODES
 from tests.drawing import examples
-from tests.text.accepted_newer import NEWER
+from tests.text.accepted_values import NEWER
 from tests.text.building import op
 from tests.text.cases import ACCEPTED
 from tests.verifier.mutations import Mutator, changed_instructions

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ALL = ("run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage")
+ALL = "run nan shadow diff memory compare explain triage".split()
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_page_opens_in_silence_and_asks_for_nothing(open_page: Any, name: str)
     assert _value(browser, "document.querySelector('h1').textContent.length") > 0
 
 
-@pytest.mark.parametrize("name", ["run", "nan", "compare", "triage"])
+@pytest.mark.parametrize("name", "run nan compare triage".split())
 def test_what_comes_from_a_module_is_no_markup(open_page: Any, name: str) -> None:
     browser = open_page(name)
     browser.execute_script("if (document.getElementById('search')) location.hash = '#main/bad'")

@@ -35,8 +35,7 @@ def _few_details() -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("m.hlo").write_text(MODULE)
     Path("log.hlo").write_text(MODULE.replace("subtract(doubled, x)", "log(x)"))
     Path("other.hlo").write_text(MODULE.replace("constant(2)", "constant(3)"))
@@ -45,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("dumps").mkdir()
     for stage in ("before_optimizations", "cpu_after_optimizations"):
         Path(f"dumps/module_0001.m.{stage}.txt").write_text(MODULE)
-    return tmp_path
+    return empty_folder
 
 
 @pytest.mark.usefixtures("_few_details")
@@ -116,7 +115,7 @@ def test_a_missing_extra_is_named_before_the_run(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["shadow", "m.hlo", "--html", "page.html"]) == 1
+    assert main("shadow m.hlo --html page.html".split()) == 1
     assert "needs Matplotlib, which is not installed: pip install 'hloexec[report]'" in capfd.readouterr().err
     assert not (folder / "page.html").exists()
 
@@ -125,7 +124,7 @@ def test_a_folder_that_cannot_be_written_to(folder: Path, capfd: pytest.CaptureF
     Path("locked").mkdir(mode=0o500)
     if os.access("locked", os.W_OK):
         pytest.skip("this user may write everywhere")
-    assert main(["memory", "m.hlo", "--html", "locked/page.html"]) == 2
+    assert main("memory m.hlo --html locked/page.html".split()) == 2
     assert "cannot be written to" in capfd.readouterr().err
 
 
@@ -158,6 +157,6 @@ ENTRY e {
 @pytest.mark.usefixtures("_few_details")
 def test_a_page_of_devices_that_hold_different_values(folder: Path) -> None:
     shutil.copy(EXAMPLES / "data_parallel_step.hlo", "step.hlo")
-    assert main(["run", "step.hlo", "--different-inputs", "--html", "page.html"]) == 0
+    assert main("run step.hlo --different-inputs --html page.html".split()) == 0
     text = Path("page.html").read_text(encoding="utf-8")
     assert "for 4 devices" in text and "Sizes of values along the data flow" in text

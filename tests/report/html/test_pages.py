@@ -74,12 +74,12 @@ def _rows(reader: _Reader) -> list[list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["run", "nan", "shadow", "diff", "memory", "compare", "explain", "triage"])
+@pytest.mark.parametrize("name", "run nan shadow diff memory compare explain triage".split())
 def test_a_page_is_one_file_that_holds_all_it_needs(pages: dict[str, Path], name: str) -> None:
     reader = _read(pages[name])
     scripts = [found for tag, found in reader.elements if tag == "script"]
     assert all("src" not in found for found in scripts)
-    assert [found for tag, found in reader.elements if tag in ("img", "iframe", "object", "b")] == []
+    assert [found for tag, found in reader.elements if tag in "img iframe object b".split()] == []
     for tag, found in reader.elements:
         for key, value in found.items():
             assert not key.startswith("on") and key != "style", (tag, key)
@@ -92,7 +92,7 @@ def test_a_page_is_one_file_that_holds_all_it_needs(pages: dict[str, Path], name
     assert "unsafe" not in policy
 
 
-@pytest.mark.parametrize("name", ["shadow", "diff", "memory", "nan"])
+@pytest.mark.parametrize("name", "shadow diff memory nan".split())
 def test_links_lead_to_what_is_there(pages: dict[str, Path], name: str) -> None:
     reader = _read(pages[name])
     ids = {found["id"] for _, found in reader.elements if "id" in found}
@@ -320,14 +320,11 @@ def test_a_page_that_is_there_stays_if_the_new_one_cannot_be_made(
         ({"inputs": [1]}, "inputs need the module"),
     ],
 )
-def test_wrong_arguments(
-    arguments: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_wrong_arguments(arguments: dict[str, Any], message: str, empty_folder: Path) -> None:
     given = {"result": hloexec.compare(np.float32(1), np.float32(1)), "path": "page.html", **arguments}
     with pytest.raises(hloexec.InputError, match=re.escape(message)):
         hloexec.write_html(given.pop("result"), given.pop("path"), **given)
-    assert list(tmp_path.iterdir()) == []
+    assert list(empty_folder.iterdir()) == []
 
 
 def test_a_run_that_fails_leaves_a_page_without_values(tmp_path: Path) -> None:
