@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.values import special
+from conformance.values import crossed, special
 from hloexec.core.dtypes import ELEMENT_TYPES
 
-__all__ = "COMPLEXES FLOATS INTEGERS crossed elements".split()
+__all__ = ["COMPLEXES", "FLOATS", "INTEGERS", "crossed", "elements"]
 
 FLOATS = [name for name, entry in ELEMENT_TYPES.items() if entry.is_floating]
 # jaxlib imports s1 as pred and refuses u1.
