@@ -93,9 +93,9 @@ from hloexec.tools import stepping as stepping
 from hloexec.tools import tracing as tracing
 from hloexec.tools import triaging as triaging
 from hloexec.tools.diffing import Diff as Diff
-from hloexec.tools.diffing import FolderDiff as FolderDiff
 from hloexec.tools.diffing import diff as diff
-from hloexec.tools.diffing import diff_folders as diff_folders
+from hloexec.tools.diffing.folders import FolderDiff as FolderDiff
+from hloexec.tools.diffing.folders import diff_folders as diff_folders
 from hloexec.tools.explaining import Explained as Explained
 from hloexec.tools.explaining import Explanation as Explanation
 from hloexec.tools.explaining import InstructionExplanation as InstructionExplanation

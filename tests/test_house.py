@@ -44,7 +44,7 @@ WHERE = frozenset(
 )
 """What fields of a place are called."""
 OTHER_PLACES = {
-    "engine/exec/observers/events.py": "Place",  # what observers are given: its path is made when they ask for it
+    "engine/exec/observers.py": "Place",  # what observers are given: its path is made when they ask for it
     "tools/extraction/running.py": "Occurrence",  # which runs are meant
     "tools/diffing/findings.py": "InstructionRun",  # as results tell it, in texts
     "analysis/numerics/selections.py": "ModuleValue",  # goes from operand to operand
@@ -169,7 +169,7 @@ NO_OPCODES = {
     "report/explaining/nan_search.py": "maximum minimum",
     "report/running/traces.py": "select slice",
     "tools/diffing/correspondence.py": "parameter",
-    "tools/diffing/digests.py": "complex",
+    "tools/diffing/recording/arrays.py": "complex",
     "tools/diffing/folders.py": "select",
     "tools/diffing/matching.py": "complex",
     "tools/diffing/replaying/replay.py": "complex",

@@ -96,11 +96,11 @@ register(
     Tool(
         "diff",
         "judging",
-        "hloexec.tools.diffing.Diff hloexec.tools.diffing.FolderDiff",
+        "hloexec.tools.diffing.Diff hloexec.tools.diffing.folders.FolderDiff",
         "hloexec.report.judging.folder_diffs",
         {
             "diff": f"{_PRINTED}.Sides hloexec.tools.diffing.Diff hloexec.report.judging.pairs.Pair",
-            "diff-folders": f"{_PRINTED}.Sides hloexec.tools.diffing.FolderDiff",
+            "diff-folders": f"{_PRINTED}.Sides hloexec.tools.diffing.folders.FolderDiff",
         },
         runs=True,
         has_verdict=True,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hloexec.core.ir import Module
-from hloexec.tools.diffing.texts.changes import TextChange
+from hloexec.tools.diffing.texts import TextChange
 
 
 @pytest.fixture(autouse=True)

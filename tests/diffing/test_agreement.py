@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hloexec.analysis.numerics.tolerances import rounding, summing
-from hloexec.tools.diffing.agreement import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
-from hloexec.tools.diffing.digests import digest_of
+from hloexec.tools.diffing.matching import agrees, aligned, could_agree, is_near, rearranged, rounds_alike
+from hloexec.tools.diffing.recording.arrays import digest_of
 from tests.drawing import normal
 
 

@@ -14,12 +14,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hloexec
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.options import Options
-from hloexec.tools.diffing.bounds import Bounds, PathBounds
-from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains
+from hloexec.tools.diffing.bounds import NO_CHAIN, Bounds, InstructionChains, PathBounds
 from hloexec.tools.diffing.graph import Node
-from hloexec.tools.diffing.recording.recorder import GraphRecorder
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
 from hloexec.tools.diffing.replaying.origins import _arranged, _Error
+from hloexec.tools.diffing.running import GraphRecorder
 from tests.drawing import normal
 
 ADD = "add { a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b) }\n"

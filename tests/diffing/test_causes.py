@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.tools.diffing import work
+from hloexec.tools.diffing import limits
 from hloexec.tools.diffing.localization import trials
 from tests.diffing.texts import diff_texts
 
@@ -180,7 +180,7 @@ def test_a_value_that_is_used_before_it_is_rounded_is_named_where_results_do_not
 
 def test_the_search_ends_with_its_budget_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 5.0)
-    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(limits.time, "monotonic", lambda: next(clock))
     found = _named(_SATURATED, "sine(kept)", "cosine(kept)", _X, budget=1.0)
     assert found.verdict == "differ"
     assert found.notes == ("the search ended after 1 s, its budget; this is the best that it had found",)
@@ -212,7 +212,7 @@ def test_what_was_not_replayed_is_no_evidence_against_results_that_agree(monkeyp
         "multiply(y, y)", "exponential(d)"
     )
     clock = itertools.count(0.0, 5.0)
-    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(limits.time, "monotonic", lambda: next(clock))
     found = hloexec.diff(
         hloexec.parse(before), hloexec.parse(after), [np.linspace(0.1, 1, 64, dtype=np.float32)], budget=1
     )

@@ -131,7 +131,7 @@ def test_what_makes_no_module_is_a_warning_beside_the_report(
     def refuse(*_: object) -> None:
         raise hloexec.InputError("it makes none")
 
-    monkeypatch.setattr("hloexec.tools.diffing.extracting.building.flat_module", refuse)
+    monkeypatch.setattr("hloexec.tools.diffing.extracting.flat_module", refuse)
     part = f"{files['folder']}/part"
     printed = cli.ended("diff", files["right"], files["wrong"], "--extract", part, code=1)
     assert printed.out.startswith("%difference is to blame")

@@ -9,14 +9,13 @@ import pytest
 import hloexec
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.options import Options
-from hloexec.tools.diffing.bounds import Bounds, PathBounds
-from hloexec.tools.diffing.chains import InstructionChains
+from hloexec.tools.diffing.bounds import Bounds, InstructionChains, PathBounds
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.matching import Index
 from hloexec.tools.diffing.recording.arrays import Arrays
-from hloexec.tools.diffing.recording.recorder import GraphRecorder
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
 from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.running import GraphRecorder
 from tests.diffing.texts import diff_texts
 
 _MODULE = """HloModule {name}
@@ -121,7 +120,7 @@ def replayed(before, after, inputs):
     """The replay of one module on the values of another, and the start of it."""
     arrays, sides = Arrays(), []
     for module in (before, after):
-        recorder = GraphRecorder(module, arrays, None)
+        recorder = GraphRecorder(module, arrays)
         graph = recorder.finish(hloexec.run_devices(module, [inputs], observers=[recorder]))
         evaluator = Evaluator(module, topology_of(module, None, None), Options(verify=False))
         chains = InstructionChains(module, "reference")

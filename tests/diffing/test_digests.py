@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hloexec.tools.diffing.digests import digest_of, digest_with, digests_of
+from hloexec.tools.diffing.recording.arrays import digest_of, digest_with, digests_of
 from tests.drawing import normal
 
 

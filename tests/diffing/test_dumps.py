@@ -10,8 +10,7 @@ from rich.console import Console
 
 from hloexec import HloWarning, InputError
 from hloexec.report.judging.folder_diffs import folder_view
-from hloexec.tools.diffing.dumps import Stage, dumped_modules
-from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, StageDiff, diff_folders
+from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, Stage, StageDiff, diff_folders, dumped_modules
 
 
 def _folder(path: Path, *names: str) -> Path:

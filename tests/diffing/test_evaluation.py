@@ -11,9 +11,9 @@ import pytest
 import hloexec
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.options import Options
-from hloexec.tools.diffing.recording.recorder import GraphRecorder
+from hloexec.tools.diffing.limits import Work
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
-from hloexec.tools.diffing.work import Work
+from hloexec.tools.diffing.running import GraphRecorder
 
 MODULE = """HloModule m
 sum { a = f32[] parameter(0)

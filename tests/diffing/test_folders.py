@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from hloexec import HloWarning, InputError
-from hloexec.tools.diffing.dumps import DumpedModule, dumped_modules
-from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff, Outcome, diff_folders
+from hloexec.tools.diffing.folders import DumpedModule, FolderDiff, ModuleDiff, Outcome, diff_folders, dumped_modules
 from tests.command_line import CommandLine
 
 pytest.importorskip("jax")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.tools.diffing import running
+from hloexec.tools.diffing import judging
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.localization import rewiring
+from hloexec.tools.diffing.localization import compensations
 from tests.diffing.texts import diff_texts
 
 _RANDOM = np.random.default_rng(3)
@@ -99,7 +99,7 @@ _EXCHANGED = ("fusion(e, s, g, h)", "fusion(e, s, h, g)")
 
 
 def test_nothing_is_certain_where_other_changes_were_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewiring, "LIMITS", attrs.evolve(LIMITS, rewirings=4))
+    monkeypatch.setattr(compensations, "LIMITS", attrs.evolve(LIMITS, rewirings=4))
     found = _blamed(_FUSIONS, *_EXCHANGED, _SQUARES)
     assert (found.after.instruction, found.is_certain) == ("second", False)
 
@@ -113,8 +113,8 @@ def test_nothing_is_certain_where_the_work_was_over_before_all_changes_were_trie
         pair.work.add(1e9 if is_right else 0)
         return is_right
 
-    _comes_right = running._comes_right
-    monkeypatch.setattr(running, "_comes_right", once)
+    _comes_right = judging._comes_right
+    monkeypatch.setattr(judging, "_comes_right", once)
     found = _blamed(_FUSIONS, *_EXCHANGED, _SQUARES)
     assert (found.after.instruction, found.is_certain) == ("second", False)
 
@@ -123,7 +123,7 @@ def test_ctrl_c_while_changes_are_tried_leaves_what_was_found(monkeypatch: pytes
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "_comes_right", interrupted)
+    monkeypatch.setattr(judging, "_comes_right", interrupted)
     text = _FUSIONS.replace(*_EXCHANGED)
     found = diff_texts(_FUSIONS, text, _SQUARES)
     assert (found.verdict, found.notes) == (

@@ -11,8 +11,7 @@ import pytest
 
 import hloexec
 from hloexec.tools.diffing.findings import Finding, InstructionRun
-from hloexec.tools.diffing.texts.blaming import notes_on_texts
-from hloexec.tools.diffing.texts.changes import text_changes
+from hloexec.tools.diffing.texts import notes_on_texts, text_changes
 from tests.diffing.texts import diff_texts
 
 SUM = "sum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.tools.diffing import running
+from hloexec.tools.diffing import judging
 from tests.diffing.texts import diff_texts
 
 _TEXT = """HloModule m
@@ -224,7 +224,7 @@ def test_ctrl_c_while_it_runs_again_leaves_what_was_found(monkeypatch: pytest.Mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "ties_of", interrupted)
+    monkeypatch.setattr(judging, "ties_of", interrupted)
     found = _found(_DECISIONS["to integers"])
     assert found.verdict == "differ"
     assert found.notes == ("the search was interrupted; this is the best that it had found",)

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
 from hloexec.core.values import flat
+from hloexec.engine.exec import observers as observing
 from hloexec.engine.exec import plan_of, run, showing, watching
-from hloexec.engine.exec.observers import attached
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.errors import EvaluationError, InputError
 from tests.exec.programs import COUNTING_LOOP, parsed
@@ -161,7 +161,7 @@ def test_progress_ends_with_everything_done():
 
 def test_progress_is_reported_in_every_run(monkeypatch):
     """However often the module has run before, so that it would be run as Python."""
-    monkeypatch.setattr(attached, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(observing, "_PROGRESS_SECONDS", 0.0)
     module = parsed(
         "HloModule m\nENTRY e { x = f32[4] parameter(0)\n  a = f32[4] sine(x)\n  ROOT b = f32[4] cosine(a) }"
     )
@@ -176,7 +176,7 @@ def test_progress_is_reported_in_every_run(monkeypatch):
 
 
 def test_progress_goes_on_through_a_long_loop(monkeypatch):
-    monkeypatch.setattr(attached, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(observing, "_PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(watching, "_LONG_SECONDS", 0.0)
     reporter = Reporter()
     text = loop({"a": "f32[4]"}, "  b = f32[4] sine(a)", "b", trips=1000)

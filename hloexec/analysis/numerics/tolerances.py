@@ -45,6 +45,7 @@ from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.arguments import require_choice, require_number
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes, leaf_shapes
+from hloexec.core.lifetimes import remembered
 from hloexec.core.precision import smallest_normal, unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.wording import argument
@@ -122,6 +123,19 @@ def leaf_chains(module: Module, policy: str | NumericsPolicy = "reference") -> d
 
     Raises UnsupportedError where there is no such policy.
     """
+    known, bits = _known_leaf_chains(module), numerics_policy(policy).coarsest_operand_bits
+    if bits not in known:
+        known[bits] = _leaf_chains(module, policy)
+    return known[bits]
+
+
+@remembered
+def _known_leaf_chains(module: Module) -> dict[int | None, dict[tuple[int, ...], Chain]]:
+    """By how many bits operands are rounded to."""
+    return {}
+
+
+def _leaf_chains(module: Module, policy: str | NumericsPolicy) -> dict[tuple[int, ...], Chain]:
     found = chains_of(module, policy)[module.entry_name]
     entry = module.entry
     leaves: dict[Index, Chain] = {}

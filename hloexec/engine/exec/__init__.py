@@ -1,12 +1,12 @@
 """Execution: the interpreter of plans, observers, and the environment of a run."""
 
+from hloexec.core.places import PathEntry
 from hloexec.engine.exec.observers import (
     Controller,
     Event,
     Failure,
     InstructionObserver,
     Observer,
-    PathEntry,
     Progress,
     ProgressObserver,
 )

@@ -178,7 +178,7 @@ def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Req
         for instruction in program.schedule(computation):
             if instruction.opcode in plain:
                 continue
-            for key in _needs(program.module, computation, instruction, numerics):
+            for key in needs_of(program.module, computation, instruction, numerics):
                 known = found.get(key)
                 is_conditional = computation.name not in program.certain_computations
                 if known is None:
@@ -200,7 +200,7 @@ def call_reason(
     return call.reason_against(instruction, numerics)
 
 
-def _needs(
+def needs_of(
     module: Module, computation: Computation, instruction: Instruction, numerics: NumericsPolicy
 ) -> Iterator[tuple[str, str, str | None]]:
     """What an instruction needs and hloexec lacks, as kind, name and reason."""

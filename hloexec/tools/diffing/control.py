@@ -26,10 +26,10 @@ from hloexec.engine.options import Options
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.diffing.correspondence import nested
-from hloexec.tools.diffing.digests import Digest, digest_of
 from hloexec.tools.diffing.findings import InstructionRun, run_at
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.recording.arrays import Digest, digest_of
 
 Holds = Callable[[CallPath, str, int], tuple[Node, ...]]
 """The nodes that an instruction of a scope gave on a device."""

@@ -1,10 +1,19 @@
-"""The correspondence between the parameters and results of two modules."""
+"""What corresponds in two modules and their runs to the bit: parameters, results, and values of the same elements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from array import array as column
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, overload
 
+import attrs
+import numpy as np
+
+from hloexec.analysis.numerics.comparing import compare
+from hloexec.analysis.numerics.comparison import Comparison
+from hloexec.analysis.numerics.measuring import same_bits
+from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.core.ir import ArrayShape, Module, Shape, flat_arrays, leaf_shapes, map_shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value, flat
@@ -12,8 +21,16 @@ from hloexec.core.wording import counted, listing
 from hloexec.engine.devices.manual_regions import is_boundary
 from hloexec.engine.devices.topology import Topology
 from hloexec.errors import InputError
-from hloexec.ops.registry import Role, exchanges, role_of
-from hloexec.tools.diffing.graph import Node
+from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.registry import Role, exchanges, role_of, traits_of
+from hloexec.tools.diffing.findings import Pair
+from hloexec.tools.diffing.graph import Columns, Graph, Node
+from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.recording.arrays import Digest
+
+if TYPE_CHECKING:
+    from hloexec.tools.diffing.partitioned.tiles import Tiles
+    from hloexec.tools.diffing.replaying.evaluation import Evaluator
 
 
 @frozen
@@ -39,6 +56,10 @@ class Correspondence:
         """`before`'s result out of arrays in the order of `after`'s."""
         places = dict(zip(self.result_order, arrays, strict=True))
         return nested(self.before.entry.result_shape, iter([places[place] for place in range(len(arrays))]))
+
+    def tiled(self, ours: Graph, theirs: Graph, evaluator: Evaluator) -> Tiles | None:
+        """The tiles of `before`'s values, where `after` has these; else None."""
+        return None
 
     def ordered(self, outputs: Sequence[Node]) -> list[Node]:
         """`before`'s arrays of the result, in the order of `after`'s."""
@@ -148,3 +169,201 @@ def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int,
 def nested(shape: Shape, leaves: Iterator[Any]) -> Value:
     """The value of a shape whose arrays are the next of `leaves`."""
     return map_shape(shape, lambda leaf: next(leaves) if leaf.is_array else TOKEN)
+
+
+def result_arrays(graph: Graph) -> list[list[Array]]:
+    """The arrays of the results of each device."""
+    return [[node.value for node in graph.outputs[device]] for device in sorted(graph.outputs)]
+
+
+def compared(
+    ours: Sequence[Sequence[Array]],
+    theirs: Sequence[Sequence[Array]],
+    pairing: Correspondence,
+    policy: NumericsPolicy,
+    spreads: dict[str, Spread] | None,
+) -> Comparison:
+    """The results of each device, in the order of `after`'s, compared."""
+    actual, expected = (tuple(map(pairing.result, side)) for side in (ours, theirs))
+    if len(actual) == 1:
+        return compare(
+            actual[0], expected[0], module=pairing.before, numerics=policy, spreads=spreads, same_choices=True
+        )
+    # The module itself may be silent about how many devices there are.
+    module = attrs.evolve(pairing.before, replica_count=len(actual), num_partitions=1)
+    return compare(actual, expected, module=module, numerics=policy, spreads=spreads, same_choices=True)
+
+
+def have_same_bits(ours: Graph, theirs: Graph) -> bool:
+    """Whether the results are the same bits."""
+    return all(
+        bool(same_bits(one.value, other.value).all())
+        for device in ours.outputs
+        for one, other in zip(ours.outputs[device], theirs.outputs[device], strict=True)
+    )
+
+
+_PICTURE_ORDER = "█▓·?×"
+_PICTURE_WIDTH = 100
+
+
+class EqualValues:
+    """The values of `before`, to be found by their elements."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._in_order = Lookup(graph.arrays.digests.columns()[0][np.array(graph.columns.array)])
+        self._chosen: dict[object, Node] = {}
+        self._known_equal: dict[object, Sequence[int]] = {}
+        self._last: tuple[object, Sequence[int]] = None, ()
+        self._known_likeness: dict[tuple[int, int], int] = {}
+
+    def equal(self, digest: Digest) -> Iterator[Node]:
+        """The nodes with the same elements."""
+        return self._of_kind(digest, self._in_order[digest.in_order])
+
+    def _of_kind(self, digest: Digest, numbers: list[int]) -> Iterator[Node]:
+        return map(self.graph.node, self._numbers_of_kind(digest, numbers))
+
+    def _numbers_of_kind(self, digest: Digest, numbers: list[int]) -> Iterator[int]:
+        arrays, array = self.graph.arrays, self.graph.columns.array
+        kind = (digest.count, digest.family)
+        return (number for number in numbers if arrays.size(array[number]) == kind)
+
+    def _equal_on(self, device: int, digest: Digest) -> Sequence[int]:
+        """The numbers of the nodes with the same elements on a device, in order."""
+        key = (device, digest.in_order, digest.count, digest.family)
+        if key == self._last[0]:
+            return self._last[1]
+        found = self._known_equal.get(key)
+        if found is None:
+            numbers = self._numbers_of_kind(digest, self._in_order[digest.in_order])
+            found = column("i", [number for number in numbers if self.graph.device_of(number) == device])
+            # A constant of a loop has as many nodes as that has iterations.
+            if len(found) > LIMITS.chosen_once:
+                self._known_equal[key] = found
+        self._last = key, found
+        return found
+
+    def likeliest_of(self, digest: Digest, like: Node, made_of: frozenset[int]) -> Node | None:
+        """Of the nodes with the same elements, the one most like another."""
+        equal = self._equal_on(like.device, digest)
+        if not equal:
+            return None
+        key: object = None
+        if len(equal) > LIMITS.chosen_once:
+            kind = digest.in_order, digest.count, digest.family
+            key = (kind, like.device, like.instance.static, like.shape, made_of)
+            if key in self._chosen:
+                return self._chosen[key]
+        equal = equal[: LIMITS.equal_values]
+        found = self.graph.node(
+            max(equal, key=lambda node: (self._common(node, made_of), self._likeness(node, like), -node))
+            if len(equal) > 1
+            else equal[0]
+        )
+        if key is not None:
+            self._chosen[key] = found
+        return found
+
+    def _likeness(self, node: int, like: Node) -> int:
+        """How much two nodes look like one another, by names and shapes."""
+        ours, counterpart = self.graph.instruction_of(node), like.instruction
+        key = (id(ours), id(counterpart))
+        if key not in self._known_likeness:
+            self._known_likeness[key] = (
+                2 * (ours.opcode == counterpart.opcode)
+                + 2 * (ours.op_name is not None and ours.op_name == counterpart.op_name)
+                + (ours.name == counterpart.name)
+            )
+        return self._known_likeness[key] + (self.graph.arrays.shape(self.graph.columns.array[node]) == like.shape)
+
+    def _common(self, node: int, made_of: frozenset[int]) -> int:
+        """How many of a node's operands have one of these digests."""
+        if not made_of:
+            return 0
+        array, digests = self.graph.columns.array, self.graph.arrays.digests
+        return sum(digests.in_any_order(array[entry]) in made_of for entry in self.graph.inputs_of(node))
+
+
+class Lookup:
+    """The places of words in a column, in their order."""
+
+    def __init__(self, words: Array) -> None:
+        self._order = np.argsort(words, kind="stable").astype(np.int32)
+        self._words = words[self._order]
+
+    def __getitem__(self, word: int) -> list[int]:
+        key = np.uint64(word)
+        start = self._words.searchsorted(key)
+        if start == len(self._words) or self._words[start] != key:
+            return []
+        if start + 1 == len(self._words) or self._words[start + 1] != key:
+            return [int(self._order[start])]
+        found: list[int] = self._order[start : self._words.searchsorted(key, "right")].tolist()
+        return found
+
+
+def exact_matches(ours: Graph, before: EqualValues, is_over: Callable[[], bool]) -> list[int] | None:
+    """For each value of `after`, from the first on, the number of the one of `before` that has the same elements in
+    their order, as a replay would find it; None where one has none. Of what is not reached before `is_over`, or Ctrl-C,
+    there is none in the list."""
+    columns, digests = ours.columns, ours.arrays.digests
+    found: list[int] = []
+    try:
+        for number in range(len(ours.instances)):
+            if is_over():
+                break
+            made_of = frozenset([digests.in_any_order(columns.array[node]) for node in columns.inputs(number)])
+            for result in columns.results(number):
+                node = ours.node(result)
+                match = before.likeliest_of(node.digest, node, made_of)
+                if match is None:
+                    return None
+                found.append(match.number)
+    except KeyboardInterrupt:
+        pass
+    return found
+
+
+class Pairs(Sequence[Pair]):
+    """Pairs of nodes, made when they are asked for; the runs' arrays need not be kept for them."""
+
+    def __init__(self, ours: Columns, theirs: Columns, pairs: Array) -> None:
+        self._ours = ours
+        self._theirs = theirs
+        self._pairs = pairs
+        """Rows of the numbers of both nodes, whether they hold the same numbers, and whether in one order."""
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Pair, ...]: ...
+    def __getitem__(self, place: int | slice) -> Pair | tuple[Pair, ...]:
+        if isinstance(place, slice):
+            return tuple(self[number] for number in range(len(self))[place])
+        ours, theirs, is_exact, is_in_order = map(int, self._pairs[place])
+        return Pair(self._ours.place(ours), self._theirs.place(theirs), bool(is_exact), bool(is_in_order))
+
+
+def tells_something(node: Node) -> bool:
+    """Whether it is not a source, a copy or a repetition, nor one number often."""
+    instance = node.instance
+    traits = traits_of(instance.instruction)
+    before = instance.inputs[0].shape if instance.inputs else None
+    is_same = traits.keeps_order and not traits.converts and node.shape == before
+    is_shown = traits.moves == (0,) and bool(traits.aliases or is_same)
+    is_repeated = traits.repeats and len(instance.operands) == 1
+    is_known = instance.is_source or is_shown or is_repeated
+    return not is_known and not node.digest.is_uniform and node.digest.count > 1
+
+
+def drawn(characters: Sequence[str]) -> str:
+    """A character per value, or for the worst of several where there are more than fit."""
+    if len(characters) <= _PICTURE_WIDTH:
+        return "".join(characters)
+    edges = [len(characters) * place // _PICTURE_WIDTH for place in range(_PICTURE_WIDTH + 1)]
+    return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))

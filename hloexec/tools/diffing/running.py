@@ -1,75 +1,323 @@
-"""`diff`: run two modules on the same inputs, and find the instruction that makes their results differ."""
+"""`diff`: run two modules on the same inputs, record what they compute, and say whether their results are equal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, zip_longest
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from hloexec.analysis.dataflow.open_values import open_values
-from hloexec.analysis.numerics.comparing import compare
-from hloexec.analysis.numerics.comparison import Comparison
-from hloexec.analysis.numerics.comparison import Verdict as Outcome
-from hloexec.analysis.numerics.measuring import same_bits
-from hloexec.analysis.numerics.sampling.decided import settled
-from hloexec.analysis.numerics.sampling.runs import Sampled, sampled_in_stages
-from hloexec.analysis.numerics.sampling.spread import Spread
+from hloexec.analysis.calls import CallKind, call_of
 from hloexec.core.arguments import (
     listed,
     require_integer,
     require_module,
     require_number,
 )
-from hloexec.core.ir import Module, flat_arrays
+from hloexec.core.dtypes import element_type_of
+from hloexec.core.ir import Computation, Instruction, Module, flat_arrays, parts_of
+from hloexec.core.places import CallPath
+from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import define, frozen
-from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array, Inputs, Value, arrays_of
-from hloexec.core.wording import argument
+from hloexec.core.wording import argument, byte_text
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
-from hloexec.engine.exec.observers import Observer, Stages
+from hloexec.engine.exec.observers import Event, Observer, PathMemo, Stages
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
-from hloexec.errors import HloError, InputError
+from hloexec.errors import InputError, ResourceError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.ops.registry import Role, role_of, traits_of
-from hloexec.tools.diffing.agreement import is_near
-from hloexec.tools.diffing.bounds import Bounds, PathBounds
-from hloexec.tools.diffing.chains import InstructionChains
-from hloexec.tools.diffing.control import ControlRecorder, Decisions
-from hloexec.tools.diffing.correspondence import Correspondence, correspondence_of, unseen_exchanges
-from hloexec.tools.diffing.findings import Diff, Verdict
-from hloexec.tools.diffing.graph import Graph, Node
-from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.localization.blaming import Blame, Blamed
-from hloexec.tools.diffing.matching import Index
-from hloexec.tools.diffing.partitioned.collectives import with_exchanges
-from hloexec.tools.diffing.partitioned.correspondence import Partitioning, partitioning_of
-from hloexec.tools.diffing.partitioned.pairing import TiledIndex
-from hloexec.tools.diffing.partitioned.tiles import TileEvaluator, Tiles
+from hloexec.ops.registry import Role, exchanges, find_opcode, forwarded_names, role_of
+from hloexec.tools.diffing.correspondence import (
+    Correspondence,
+    EqualValues,
+    Pairs,
+    compared,
+    correspondence_of,
+    drawn,
+    exact_matches,
+    have_same_bits,
+    result_arrays,
+    tells_something,
+    unseen_exchanges,
+)
+from hloexec.tools.diffing.findings import NOT_REPLAYED, Diff
+from hloexec.tools.diffing.graph import Graph, Node, Operands
+from hloexec.tools.diffing.limits import LIMITS, Work
 from hloexec.tools.diffing.recording.arrays import Arrays
-from hloexec.tools.diffing.recording.pairs import Pairs
-from hloexec.tools.diffing.recording.recorder import GraphRecorder
-from hloexec.tools.diffing.replaying.evaluation import Evaluator
-from hloexec.tools.diffing.replaying.replay import Replay
-from hloexec.tools.diffing.replaying.states import State
-from hloexec.tools.diffing.replaying.ties import Decided, explained_by_ties, ties_of
-from hloexec.tools.diffing.searching import Search, search
-from hloexec.tools.diffing.texts.blaming import blamed_by_texts, notes_on_texts
-from hloexec.tools.diffing.texts.changes import text_changes
-from hloexec.tools.diffing.work import BYTES, Work
+from hloexec.tools.diffing.texts import notes_on_texts, text_changes
 
-_PICTURE_ORDER = "█▓·?×"
-_PICTURE_WIDTH = 100
+if TYPE_CHECKING:
+    from hloexec.tools.diffing.control import ControlRecorder
+
+
+_RENAMING = frozenset(
+    {Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.TOKEN, Role.CALL, Role.WHILE, Role.CONDITIONAL, Role.PART}
+    # Without a kernel, it shows what the computation that it calls has given, or what it is to copy.
+    | {Role.ASYNC_START, Role.COPY_START}
+)
+_LITTLE = 1 << 20
+"""So many bytes are free: to ask how many are takes longer than many a run."""
+_NODE_BYTES = 128
+"""What a node takes beside its array."""
+
+
+@define(eq=False)
+class _Scope:
+    """A path of calls and iterations that is running on a device: what its instructions have given."""
+
+    number: int
+    parent: _Scope | None
+    nodes: dict[str, tuple[int, ...]] = attrs.field(factory=dict)
+    inner: dict[str, list[CallPath]] = attrs.field(factory=dict)
+    """By the name of an instruction, the scopes that it opened."""
+    handed_on: dict[tuple[str, str], tuple[int, ...]] = attrs.field(factory=dict)
+    """By the name of an instruction and of a computation that it called, what that has given last."""
+    exchanges: bool = False
+    """Whether what runs in it looks at other devices' scopes."""
+
+
+class _Living(weakref.ref[Array]):
+    """An array that the run still holds: its number, and its node on each device."""
+
+    __slots__ = ("array", "key", "nodes")
+
+    key: int
+    array: int
+    nodes: dict[int, int]
+
+
+class GraphRecorder:
+    """The observer that records a graph."""
+
+    def __init__(self, module: Module, arrays: Arrays | None = None) -> None:
+        self._arrays = Arrays() if arrays is None else arrays
+        """With those of the other run, if that has been recorded."""
+        self.graph = Graph(module, self._arrays)
+        self._scopes: dict[tuple[str, int], _Scope] = {}
+        self._devices: set[int] = set()
+        self._living: dict[int, _Living] = {}
+        self._starts: dict[tuple[str, str], list[int]] = {}
+        """By computation and tuple, where each element begins among its arrays."""
+        self._paths = PathMemo()
+
+    def on_instruction(self, event: Event) -> None:
+        """Called by the run."""
+        path, name = self._paths.of(event), event.instruction.name
+        arrays = arrays_of(event.value)
+        role = role_of(event.instruction)
+        is_renaming = role in _RENAMING or (role is Role.PARAMETER and bool(path.calls)) or _hands_over(event)
+        for device in event.devices:
+            scope = self._scope(path, device)
+            if is_renaming:
+                given = self._passed_on(event, path, scope, device)[: len(arrays)]
+                scope.nodes[name] = tuple(
+                    self._known(array, event, scope, device, node) for array, node in zip_longest(arrays, given)
+                )
+            else:
+                scope.nodes[name] = self._computed(event, path, scope, device, arrays)
+            if scope.parent is not None and name == event.computation.root_name:
+                scope.parent.handed_on[path.caller, event.computation.name] = scope.nodes[name]
+            for inner in scope.inner.pop(name, ()):
+                self._leave(inner, device)
+        self._require_room()
+
+    def finish(self, outputs: Sequence[Value]) -> Graph:
+        """The graph, once the run has given its outputs."""
+        root = self.graph.module.entry.root_name
+        for device in range(len(outputs)):
+            self.graph.outputs[device] = list(self.held(CallPath(), root, device))
+        self._scopes.clear()
+        self._living.clear()
+        return self.graph
+
+    def held(self, path: CallPath, name: str, device: int) -> tuple[Node, ...]:
+        """The nodes that an instruction gave on a device, in a scope that is running; none where it has not run."""
+        scope = self._scopes.get((path.text, device))
+        return () if scope is None else tuple(map(self.graph.node, scope.nodes.get(name, ())))
+
+    def _scope(self, path: CallPath, device: int) -> _Scope:
+        found = self._scopes.get((path.text, device))
+        if found is None:
+            self._devices.add(device)
+            parent = self._scope(path.outer, device) if path.calls else None
+            if parent is not None:
+                # Whatever the same instruction opened before is over.
+                for inner in parent.inner.pop(path.caller, ()):
+                    self._leave(inner, device)
+                parent.inner[path.caller] = [path]
+            found = self._scopes[path.text, device] = _Scope(self.graph.columns.add_scope(path), parent)
+        return found
+
+    def _leave(self, path: CallPath, device: int) -> None:
+        """Forget what a scope's instructions have given, unless other devices may yet look at it."""
+        scope = self._scopes.get((path.text, device))
+        if scope is None or (scope.exchanges and len(self._devices) > 1):
+            return
+        del self._scopes[path.text, device]
+        for paths in scope.inner.values():
+            for inner in paths:
+                self._leave(inner, device)
+
+    def _passed_on(self, event: Event, path: CallPath, scope: _Scope, device: int) -> Sequence[int]:
+        """The nodes that a renaming instruction may pass on, the one of its first array first: the operands', or those
+        that a call was given or the last iteration of a loop has handed on."""
+        instruction = event.instruction
+        role = role_of(instruction)
+        if role is Role.PARAMETER:
+            return _given(instruction.attributes.number, path.calls[-1].instruction, scope.parent)
+        if role is Role.WHILE and (loop := (instruction.name, call_of(instruction, CallKind.BODY))) in scope.handed_on:
+            return scope.handed_on.pop(loop)
+        if role in (Role.CALL, Role.CONDITIONAL, Role.ASYNC_START):
+            return ()
+        if role is Role.CUSTOM_CALL:
+            names = forwarded_names(event.computation, instruction)
+            return [node for name in names for node in scope.nodes.get(name, ())]
+        nodes = [node for part in self._operands(event, scope, device) for node in part]
+        if role is Role.COPY_START:
+            return [*nodes, *nodes]
+        if role is not Role.GET_TUPLE_ELEMENT:
+            return nodes
+        return nodes[self._first_array(event.computation, instruction) :]
+
+    def _first_array(self, computation: Computation, element: Instruction) -> int:
+        """The number of arrays that a tuple has before the element that an instruction takes."""
+        tuple_name = element.operands[0]
+        starts = self._starts.get((computation.name, tuple_name))
+        if starts is None:
+            elements = parts_of(computation.by_name[tuple_name].shape)
+            counts = (len(flat_arrays(part)) for part in elements)
+            starts = self._starts[computation.name, tuple_name] = list(accumulate(counts, initial=0))
+        place: int = element.attributes.index
+        return starts[place]
+
+    def _known(self, array: Array, event: Event, scope: _Scope, device: int, given: int | None) -> int:
+        """The node of an array: the one that is given, if it is its; a copy of an array may share its memory."""
+        living = self._living.get(id(array))
+        if given is not None and living is not None and self.graph.columns.array[given] == living.array:
+            return given
+        if living is not None and device in living.nodes:
+            return living.nodes[device]
+        (made,) = self._added(event, scope, device, (), None, [array])
+        return made
+
+    def _computed(
+        self, event: Event, path: CallPath, scope: _Scope, device: int, arrays: Sequence[Array]
+    ) -> tuple[int, ...]:
+        others = None
+        if exchanges(event.instruction):
+            scope.exchanges = True
+            first = event.instruction.operands[:1]
+            others = {
+                other: self._operands(event, self._scopes[path.text, other], other)
+                for other in sorted(self._devices)
+                if (path.text, other) in self._scopes and first and first[0] in self._scopes[path.text, other].nodes
+            }
+        return self._added(event, scope, device, self._operands(event, scope, device), others, arrays)
+
+    def _operands(self, event: Event, scope: _Scope, device: int) -> Operands:
+        found = []
+        for number, operand in enumerate(event.instruction.operands):
+            held = scope.nodes.get(operand)
+            if held is None and number < len(event.operands):
+                living = (self._living.get(id(array)) for array in arrays_of(event.operands[number]))
+                nodes = (entry.nodes.get(device) for entry in living if entry is not None)
+                held = tuple(node for node in nodes if node is not None)
+            found.append(held or ())
+        return found
+
+    def _added(
+        self,
+        event: Event,
+        scope: _Scope,
+        device: int,
+        operands: Operands,
+        others: Mapping[int, Operands] | None,
+        arrays: Sequence[Array],
+    ) -> tuple[int, ...]:
+        """The nodes of the results of a run of an instruction."""
+        columns = self.graph.columns
+        instance = columns.add_instance(event.instruction, event.computation, scope.number, device, operands, others)
+        is_constant = role_of(event.instruction) is Role.CONSTANT
+        made = []
+        for array in arrays:
+            living = self._living_of(array, event, operands)
+            node = columns.add_node(instance, living.array)
+            # Constants may share an array; a loop that has one inside was given the other before.
+            if not (is_constant and device in living.nodes):
+                living.nodes[device] = node
+            made.append(node)
+        return tuple(made)
+
+    def _living_of(self, array: Array, event: Event, operands: Operands) -> _Living:
+        known = self._living.get(id(array))
+        if known is not None and known() is array:
+            return known
+        number = self._overwritten(array, event, operands)
+        living = _Living(array, self._forget)
+        living.key, living.nodes = id(array), {}
+        living.array = self._arrays.add(array) if number is None else number
+        self._living[id(array)] = living
+        return living
+
+    def _forget(self, living: weakref.ref[Array]) -> None:
+        assert isinstance(living, _Living)
+        if self._living.get(living.key) is living:
+            del self._living[living.key]
+
+    def _overwritten(self, array: Array, event: Event, operands: Operands) -> int | None:
+        """The number of an array that is an operand but for a window; None where it is not, or is better kept whole."""
+        entry = find_opcode(event.instruction.opcode)
+        if entry is None or entry.window is None or not operands or len(operands[0]) != 1 or len(event.operands) < 2:
+            return None
+        base = self.graph.node(operands[0][0])
+        operand, update = event.operands[:2]
+        if not isinstance(operand, np.ndarray) or not isinstance(update, np.ndarray):
+            return None
+        if not (operand.shape == array.shape == base.shape and operand.dtype == array.dtype == base.dtype):
+            return None
+        window = entry.window(operand.shape, update.shape, *event.operands[2:])
+        return self._arrays.add_overwritten(base.array, window, operand[window], array)
+
+    def _require_room(self) -> None:
+        """ResourceError where there is no room for so much."""
+        taken = self._arrays.byte_size + _NODE_BYTES * len(self._arrays)
+        if taken <= (_LITTLE if self._arrays.most_bytes is None else self._arrays.most_bytes):
+            return
+        room = self._arrays.room
+        if room is not None and taken > room:
+            raise ResourceError(
+                f"the values of {self.graph.module.name} take more than the {byte_text(room)} that may be "
+                "kept of them; diff a part of the module (hloexec extract), or smaller shapes"
+            )
+
+
+def _given(number: int, caller: Instruction, outer: _Scope | None) -> Sequence[int]:
+    """The nodes that a parameter of what an instruction calls was given; none where operands are not passed as they
+    are."""
+    if outer is None:
+        return ()
+    role = role_of(caller)
+    if role is Role.WHILE and (loop := (caller.name, call_of(caller, CallKind.BODY))) in outer.handed_on:
+        return outer.handed_on[loop]
+    return outer.nodes.get(caller.operands[number], ()) if role in (Role.WHILE, Role.CALL) else ()
+
+
+def _hands_over(event: Event) -> bool:
+    """Whether a library call only hands values over, on each device its own."""
+    instruction = event.instruction
+    is_call = role_of(instruction) is Role.CUSTOM_CALL and not exchanges(instruction)
+    return is_call and bool(forwarded_names(event.computation, instruction))
 
 
 @frozen(eq=False)
-class _Side:
+class Side:
     """One of the modules, and how it runs."""
 
     module: Module
@@ -83,80 +331,40 @@ class _Side:
 
 
 @frozen(eq=False)
-class _Run:
-    """A run of `after`, compared with `before` and replayed on its values."""
+class Recording:
+    """What a side computed, and which way it went; None where it has no loops and no conditionals."""
 
     graph: Graph
-    decisions: Decisions
-    comparison: Comparison
-    replay: Replay
-    state: State
-    """That of the replay without overrides."""
+    controls: ControlRecorder | None
 
 
-@define(eq=False)
-class _Samples:
-    """What rounding does to the results of `before`, by more and more runs; they take place when they are asked for."""
+def recorded(
+    arrays: Arrays,
+    watchers: Sequence[Observer],
+    options: Options,
+    stages: Stages,
+    name: str,
+    side: Side,
+    *controllers: Observer,
+) -> Recording:
+    """The recording of a side's run, whose values are added to `arrays`."""
+    stages.begin(f"recording {name}")
+    recorder, controls = GraphRecorder(side.module, arrays), None
+    observers: list[Observer] = [*controllers, recorder]
+    if not roles_in(side.module).isdisjoint((Role.WHILE, Role.CONDITIONAL)):
+        # Imported late, like all that only some modules need.
+        from hloexec.tools.diffing.control import ControlRecorder
 
-    _begin: Callable[[], Iterator[Sampled]]
-    _further: Iterator[Sampled] = iter(())
-    _count: int = 0
-    latest: Sampled = attrs.field(factory=Sampled)
-    """What as many runs as were taken last have shown."""
-
-    def stages(self) -> Iterator[Sampled]:
-        """The stages from the first on. It is known if no other has been taken, with which its means change."""
-        if self._count == 1:
-            yield self.latest
-        else:
-            self._further, self._count = self._begin(), 0
-        for found in self._further:
-            self.latest = found
-            self._count += 1
-            yield found
+        controls = ControlRecorder(side.module, recorder.held)
+        observers.append(controls)
+    found = run_with(side.module, side.inputs, side.options(options), [*observers, *watchers])
+    return Recording(recorder.finish(found), controls)
 
 
-@frozen(eq=False)
-class _Pair:
-    """What any run of `after` is compared with, and by what."""
-
-    sides: Sequence[_Side]
-    theirs: Graph
-    pairing: Correspondence
-    evaluators: Sequence[Evaluator]
-    tiles: Tiles | None
-    samples: _Samples
-    work: Work
-    stages: Stages
-
-    def replayed(self, graph: Graph, decisions: Decisions) -> _Run:
-        """A run, from what was recorded of it."""
-        comparison = self.compared(_arrays(graph))
-        replay = _replay(self.sides, (self.theirs, graph), self.evaluators, self.tiles)
-        self.stages.begin("replay", len(graph.instances))
-        return _Run(graph, decisions, comparison, replay, replay.start(self.work.is_over))
-
-    def compared(self, actual: Sequence[Sequence[Array]]) -> Comparison:
-        """The results of each device, compared with what rounding does to those of `before`."""
-        judge = partial(_outputs, actual, self.theirs, self.pairing, self.sides[0].policy, self.tiles)
-        return settled(self.samples.stages(), judge)
-
-    def decided(self, run: _Run, again: Callable[[Decided], tuple[Graph, Decisions]]) -> tuple[_Run, Decided]:
-        """A run, repeated with decisions of `before` where rounding lets them go either way, and which these are; the
-        run itself where there are none."""
-        decided, as_it_ran = Decided(), run.comparison
-        try:
-            for _ in range(LIMITS.tie_runs if self.sides[1].policy.rounds_every_value else 0):
-                is_open = run.replay.is_complete and not run.comparison.agrees
-                further = decided.with_further(ties_of(run.replay, run.state)) if is_open else None
-                if further is None:
-                    break
-                repeated = self.replayed(*again(further))
-                comparison = explained_by_ties(as_it_ran, repeated.comparison)
-                run, decided = attrs.evolve(repeated, comparison=comparison), further
-        except KeyboardInterrupt:
-            run.replay.was_interrupted = True
-        return run, decided
+def roles_in(module: Module) -> set[Role]:
+    """The roles of a module's instructions."""
+    opcodes = {instruction.opcode for computation in module for instruction in computation}
+    return {entry.role for entry in map(find_opcode, opcodes) if entry is not None}
 
 
 def diff(
@@ -215,38 +423,67 @@ def diff(
     values = [random_inputs(before, given.seed)] if inputs is None else inputs_by_device(before.entry, inputs)
     device_arguments(before.entry, values, topologies[0].count)  # so that what is wrong with them is said of `before`
     once = attrs.evolve(given, planner=given.planner and _has_large_loops((before, after)))
-    # Of a module that has run, or of parts of it.
-    again = attrs.evolve(once, memory_limit=None, max_iterations=None, timeout=None, verify=False)
-    room = memory_limit_bytes(given.memory_limit)
-    sides = list(map(_Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
+    sides = list(map(Side, (before, after), (values, pairing.inputs_by_device(values)), topologies, policies))
     stages = Stages(watchers)
-    record = partial(_recorded, Arrays(), room, watchers, once, again, stages)
-    (theirs, their_decisions), (ours, our_decisions) = record("before", sides[0]), record("after", sides[1])
+    record = partial(recorded, Arrays(given.memory_limit), watchers, once, stages)
+    recordings = record("before", sides[0]), record("after", sides[1])
+    theirs, ours = (recording.graph for recording in recordings)
     theirs.outputs = {device: pairing.ordered(nodes) for device, nodes in theirs.outputs.items()}
     work = Work(runs, budget, stages.tick)
-    evaluators = _evaluators(sides, attrs.evolve(again, memory_limit=room), work)
-    tiles = pairing.tiled(ours, theirs, evaluators[0]) if isinstance(pairing, Partitioning) else None
-    is_equal = _is_equal(ours, theirs)
-    sampled = partial(iter, ()) if is_equal else partial(_sampled, sides[0], once, stages)
-    pair = _Pair(sides, theirs, pairing, evaluators, tiles, _Samples(sampled), work, stages)
+    is_partitioned = type(pairing) is not Correspondence
+    changes = text_changes(before, after) if not is_partitioned and _are_alike(*policies) else []
+    if not is_partitioned and have_same_bits(ours, theirs):
+        notes = notes_on_texts(changes, (), (after, before))
+        notes += unseen_exchanges((before, after), topologies[1], values)
+        found = _agreeing(sides, (theirs, ours), pairing, notes, work, stages)
+        if found is not None:
+            return found
+    # Imported late: values that agree need none of it.
+    from hloexec.tools.diffing.judging import judged
+
+    again = partial(record, "after")
+    return judged(sides, recordings, pairing, changes, again, (given, once), top, work, stages)
+
+
+def _agreeing(
+    sides: Sequence[Side],
+    graphs: tuple[Graph, Graph],
+    pairing: Correspondence,
+    notes: Sequence[str],
+    work: Work,
+    stages: Stages,
+) -> Diff | None:
+    """The result where all results have the same bits and the values before them the same numbers; None where it takes
+    a replay to say which values match, or before rounds what after does not."""
+    theirs, ours = graphs
+    if max(_units(theirs), default=0.0) > min(_units(ours), default=0.0):
+        return None
+    comparison = compared(result_arrays(ours), result_arrays(theirs), pairing, sides[0].policy, {})
+    if not comparison.agrees or any(leaf.unequal for leaf in comparison.leaves):
+        return None
+    stages.begin("replay", len(ours.instances))
     work.begin()
-    run, decided = pair.decided(pair.replayed(ours, our_decisions), partial(record, "after", sides[1]))
-    runner = _runner(pair, (their_decisions, run.decisions), given, decided)
-    # Where results are parts of `before`'s, what hands values on is not changed.
-    judge = partial(_comes_right, pair, runner) if tiles is None else None
-    blame = Blame(run.replay, (run.decisions, their_decisions), _different(run, theirs, pairing), work, judge)
-    changes = text_changes(before, after) if tiles is None and _are_alike(*policies) else []
-    known = blamed_by_texts(changes, run.graph, theirs)
-    searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
-    found = with_exchanges(searched, run.replay, blame.different, partial(_is_rounded, pair, run, runner))
-    is_different = found.findings or not run.comparison.agrees
-    verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
-    hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), topologies[1], values)
-    said = notes_on_texts(changes, found.findings, (after, before))
-    notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
-    part = found.extracted((before, after), policies, topologies[1])
-    end = Diff(before, after, verdict, found.findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
-    return _unless_left_open(end, run.graph, pair, values) if is_different and tiles is None else end
+    found = exact_matches(ours, EqualValues(theirs), work.is_over)
+    if found is None:
+        return None
+    said = [*pairing.notes, *filter(None, [work.end])]
+    if len(found) < len(ours.nodes):
+        said.append(NOT_REPLAYED)
+    counted = [node.number for node in ours.nodes if tells_something(node)]
+    matched = [number < len(found) for number in counted]
+    rows = np.array([(number, other, True, True) for number, other in enumerate(found)], np.int32).reshape(-1, 4)
+    before, after = (side.module for side in sides)
+    characters = ["█" if is_any else "·" for is_any in matched]
+    pairs = Pairs(ours.columns, theirs.columns, rows)
+    return Diff(
+        *(before, after, "agree", (), comparison, pairs, len(counted), sum(matched), drawn(characters)),
+        (*said, *notes),
+    )
+
+
+def _units(graph: Graph) -> list[float]:
+    """The units of roundoff of the floating types of its values."""
+    return [unit_roundoff(entry) for entry in map(element_type_of, graph.types) if entry.is_floating]
 
 
 def _require_arguments(before: object, after: object, top: object, runs: object, budget: object) -> None:
@@ -262,61 +499,15 @@ def _require_arguments(before: object, after: object, top: object, runs: object,
 def _has_large_loops(modules: Sequence[Module]) -> bool:
     """Whether modules that run once, each value being kept, are optimized: that takes longer than it saves, unless they
     have loops, and values so large that to compute one again in each iteration takes long."""
-    instructions = [each for module in modules for computation in module for each in computation]
-    is_large = any(leaf.byte_size >= LIMITS.large for each in instructions for leaf in flat_arrays(each.shape))
-    return is_large and any(role_of(each) is Role.WHILE for each in instructions)
+    if not any(Role.WHILE in roles_in(module) for module in modules):
+        return False
+    shapes = [each.shape for module in modules for computation in module for each in computation]
+    return any(leaf.byte_size >= LIMITS.large for leaf in flat_arrays(*shapes))
 
 
 def _are_alike(before: NumericsPolicy, after: NumericsPolicy) -> bool:
     """Whether both modules compute the same wherever their texts say the same, whatever instructions are called."""
     return before == after and not before.overrides and before.rounding_seed is None
-
-
-def _runner(
-    pair: _Pair, decisions: Sequence[Decisions], options: Options, decided: Decided
-) -> Callable[[Module], list[list[Array]] | None]:
-    """What runs a module in place of `after`, and gives the results of each device; None where it fails. Its loops may
-    never end."""
-    most = LIMITS.more_iterations * (1 + max(entry.most_iterations for entry in decisions))
-    # It runs once: optimizing it takes longer than what that saves, unless its loops go round often.
-    runs_often = len(pair.theirs.instances) >= LIMITS.runs_unplanned * pair.sides[1].module.instruction_count
-    limited = attrs.evolve(
-        options,
-        verify=False,
-        max_iterations=min(most, options.max_iterations or most),
-        planner=options.planner and runs_often,
-    )
-    return partial(_results, pair, limited, [decided] if decided.notes else ())
-
-
-def _results(pair: _Pair, options: Options, observers: Sequence[Observer], module: Module) -> list[list[Array]] | None:
-    # It does about what `before` does.
-    pair.work.add(len(pair.theirs.instances) + pair.theirs.arrays.byte_size / BYTES)
-    side = pair.sides[1]
-    try:
-        return list(map(arrays_of, run_with(module, side.inputs, side.options(options), observers)))
-    except HloError:
-        return None
-
-
-def _comes_right(pair: _Pair, runner: Callable[[Module], list[list[Array]] | None], module: Module) -> bool:
-    """Whether a module, run in place of `after`, gives the results of `before`."""
-    actual, expected = runner(module), _arrays(pair.theirs)
-    are_near = actual is not None and all(
-        is_near(array, value)
-        for arrays, values in zip(actual, expected, strict=True)
-        for array, value in zip(arrays, values, strict=True)
-    )
-    return are_near and _compared(actual or [], expected, pair.pairing, pair.sides[0].policy, None).agrees
-
-
-def _is_rounded(pair: _Pair, run: _Run, runner: Callable[[Module], list[list[Array]] | None], module: Module) -> bool:
-    """Whether a module, run in place of `after`, gives results that rounding explains, where those of `after` are not
-    such."""
-    if run.comparison.agrees or pair.work.is_over():
-        return False
-    actual = runner(module)
-    return actual is not None and pair.compared(actual).agrees
 
 
 def _paired(
@@ -325,9 +516,12 @@ def _paired(
     """The correspondence of two modules, and the devices that each runs on: what has yet to be partitioned runs on as
     many as what has been."""
     topologies = [topology_of(module, replicas, partitions) for module in (before, after)]
-    partitioning = partitioning_of(before, after, topologies)
-    if partitioning is not None:
-        return partitioning, [topologies[1]] * 2
+    if topologies[1].partitions > 1:
+        from hloexec.tools.diffing.partitioned.tiles import partitioning_of
+
+        partitioning = partitioning_of(before, after, topologies)
+        if partitioning is not None:
+            return partitioning, [topologies[1]] * 2
     return correspondence_of(before, after, topologies), topologies
 
 
@@ -339,166 +533,3 @@ def _policies(numerics: object) -> tuple[NumericsPolicy, NumericsPolicy]:
             f"{argument('numerics')} must be one policy or two, for before and after, but there are {len(policies)}"
         )
     return numerics_policy(policies[0]), numerics_policy(policies[1])
-
-
-def _recorded(
-    arrays: Arrays,
-    room: int | None,
-    watchers: Sequence[Observer],
-    options: Options,
-    alone: Options,
-    stages: Stages,
-    name: str,
-    side: _Side,
-    *controllers: Observer,
-) -> tuple[Graph, Decisions]:
-    """What a side computes, in `room` bytes together with what else is in `arrays`, and which way it goes."""
-    stages.begin(f"recording {name}")
-    recorder = GraphRecorder(side.module, arrays, room)
-    controls = ControlRecorder(side.module, recorder.held)
-    observers = [*controllers, recorder, controls, *watchers]
-    found = run_with(side.module, side.inputs, side.options(options), observers)
-    graph = recorder.finish(found)
-    return graph, Decisions(controls, side.module, graph, attrs.evolve(alone, numerics=side.policy))
-
-
-def _sampled(before: _Side, options: Options, stages: Stages) -> Iterator[Sampled]:
-    """What rounding does to the results of `before`, by more and more runs."""
-    stages.begin("measuring what rounding does to before")
-    unlimited = attrs.evolve(before.options(options), max_iterations=None, timeout=None, verify=False)
-    return sampled_in_stages(before.module, before.inputs, before.policy, options=unlimited)
-
-
-def _evaluators(sides: Sequence[_Side], options: Options, work: Work) -> list[Evaluator]:
-    return [TileEvaluator(side.module, side.topology, side.options(options), work) for side in sides]
-
-
-def _replay(
-    sides: Sequence[_Side], graphs: Sequence[Graph], evaluators: Sequence[Evaluator], tiles: Tiles | None
-) -> Replay:
-    """The replay of `after` on the values of `before`, and on tiles of them."""
-    chains = [InstructionChains(side.module, side.policy) for side in sides]
-    bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
-    known = graphs[0], chains[0], PathBounds(graphs[0], bounds[0])
-    index = Index(*known) if tiles is None else TiledIndex(tiles, evaluators[1], graphs[1].nodes, *known)
-    return Replay(graphs[1], index, evaluators[1], chains[1], bounds[1])
-
-
-def _is_equal(ours: Graph, theirs: Graph) -> bool:
-    """Whether the results are the same bits."""
-    return all(
-        bool(same_bits(one.value, other.value).all())
-        for device in ours.outputs
-        for one, other in zip(ours.outputs[device], theirs.outputs[device], strict=True)
-    )
-
-
-def _different(run: _Run, theirs: Graph, pairing: Correspondence) -> frozenset[tuple[int, int]]:
-    """The numbers of the nodes that are results which rounding does not explain."""
-    ours, count = run.graph, len(pairing.result_order)
-    return frozenset(
-        (one.number, other.number)
-        for row, device in enumerate(sorted(ours.outputs))
-        for place, one, other in zip(pairing.result_order, ours.outputs[device], theirs.outputs[device], strict=True)
-        if run.comparison.leaves[row * count + place].verdict is Outcome.DIFFERENT
-    )
-
-
-def _outputs(
-    actual: Sequence[Sequence[Array]],
-    theirs: Graph,
-    pairing: Correspondence,
-    policy: NumericsPolicy,
-    tiles: Tiles | None,
-    runs: Sampled,
-) -> Comparison:
-    """The results, nested as `before` has them, compared with what rounding does to those of `before`, or to tiles of
-    them."""
-    spreads = runs.spreads if tiles is None else tiles.spreads_of(runs.spreads)
-    return _compared(actual, _arrays(theirs), pairing, policy, spreads)
-
-
-def _arrays(graph: Graph) -> list[list[Array]]:
-    """The arrays of the results of each device."""
-    return [[node.value for node in graph.outputs[device]] for device in sorted(graph.outputs)]
-
-
-def _compared(
-    ours: Sequence[Sequence[Array]],
-    theirs: Sequence[Sequence[Array]],
-    pairing: Correspondence,
-    policy: NumericsPolicy,
-    spreads: dict[str, Spread] | None,
-) -> Comparison:
-    """The results of each device, in the order of `after`'s, compared."""
-    actual, expected = (tuple(map(pairing.result, side)) for side in (ours, theirs))
-    if len(actual) == 1:
-        return compare(
-            actual[0], expected[0], module=pairing.before, numerics=policy, spreads=spreads, same_choices=True
-        )
-    # The module itself may be silent about how many devices there are.
-    module = attrs.evolve(pairing.before, replica_count=len(actual), num_partitions=1)
-    return compare(actual, expected, module=module, numerics=policy, spreads=spreads, same_choices=True)
-
-
-def _unless_left_open(found: Diff, ours: Graph, pair: _Pair, values: Any) -> Diff:
-    """What was found, or *not decided* where the results differ only in what `before` leaves open. Constants that it
-    elides are the same on both sides."""
-    pairing, module = pair.pairing, pair.pairing.before
-    names = {instruction.name for computation in module for instruction in computation}
-    if not open_values(module, names):
-        return found
-    actual, expected = (tuple(map(pairing.result, _arrays(side))) for side in (ours, pair.theirs))
-    if len(actual) > 1:
-        module = attrs.evolve(module, replica_count=len(actual), num_partitions=1)
-    sides = (actual, expected) if len(actual) > 1 else (actual[0], expected[0])
-    outputs = compare(*sides, module=module, inputs=values, elided=None, spreads=pair.samples.latest.spreads)
-    if outputs.verdict is not Outcome.NOT_DECIDED:
-        return found
-    said = (f"{leaf.label}: {leaf.undecided_text}" for leaf in outputs.not_decided)
-    notes = (*found.notes, *said)
-    return attrs.evolve(found, verdict="not decided", findings=(), outputs=outputs, notes=notes, extracted=None)
-
-
-def _matched(ours: Graph, theirs: Graph, found: Search) -> tuple[Pairs, int, int, str]:
-    """Which values match, of how many that say something how many do, and a picture of them."""
-    counted = [node.number for node in ours.nodes if _tells_something(node)]
-    matched = sum(map(found.state.matches.is_any, counted))
-    picture = _picture(ours, counted, found.state, found.blamed)
-    return _pairs(ours, theirs, found.state), len(counted), matched, picture
-
-
-def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:
-    rows = ((number, match.node.number, match.is_exact, match.is_in_order) for number, match in state.matches.found())
-    return Pairs(ours.columns, theirs.columns, np.fromiter(rows, np.dtype((np.int32, 4))))
-
-
-def _tells_something(node: Node) -> bool:
-    """Whether it is not a source, a copy or a repetition, nor one number often."""
-    instance = node.instance
-    traits = traits_of(instance.instruction)
-    before = instance.inputs[0].shape if instance.inputs else None
-    is_same = traits.keeps_order and not traits.converts and node.shape == before
-    is_shown = traits.moves == (0,) and bool(traits.aliases or is_same)
-    is_repeated = traits.repeats and len(instance.operands) == 1
-    is_known = instance.is_source or is_shown or is_repeated
-    return not is_known and not node.digest.is_uniform and node.digest.count > 1
-
-
-def _picture(graph: Graph, nodes: Sequence[int], state: State, blamed: Sequence[Blamed]) -> str:
-    """A character per node, or for the worst of several where there are more than fit."""
-    guilty = {entry.node.instance.static for entry in blamed}
-    wrong = {number for entry in blamed for number in entry.wrong}
-    characters = []
-    for number in nodes:
-        match = state.matches[number]
-        if graph.instance_of(number).static in guilty:
-            characters.append("×")
-        elif match is not None:
-            characters.append("█" if match.is_exact else "▓")
-        else:
-            characters.append("?" if number in wrong else "·")
-    if len(characters) <= _PICTURE_WIDTH:
-        return "".join(characters)
-    edges = [len(characters) * place // _PICTURE_WIDTH for place in range(_PICTURE_WIDTH + 1)]
-    return "".join(max(characters[start:stop], key=_PICTURE_ORDER.index) for start, stop in pairwise(edges))

@@ -11,9 +11,10 @@ import attrs
 
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.ir import Computation, Instruction
+from hloexec.core.places import PathEntry
 from hloexec.core.structs import UNTOLD, define, frozen, told
 from hloexec.core.values import Described, Value, arrays_of
-from hloexec.engine.exec.observers import Activation, Event, Failure, PathEntry
+from hloexec.engine.exec.observers import Activation, Event, Failure
 from hloexec.errors import HloError
 from hloexec.language.origins import hlo_line
 from hloexec.tools.stepping.breakpoints import Breakpoint

@@ -35,8 +35,7 @@ from hloexec.core.wording import listing
 from hloexec.engine.options import Options
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, numerics_policy
-from hloexec.tools.diffing.dumps import DumpedModule, dumped_modules
-from hloexec.tools.diffing.folders import paired_stages
+from hloexec.tools.diffing.folders import DumpedModule, dumped_modules, paired_stages
 from hloexec.tools.minifying.oracles import XLA
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
 

@@ -32,8 +32,7 @@ from hloexec.language.interop import Snapshot
 from hloexec.language.loading import load, load_with_values
 from hloexec.language.text import format as format_module
 from hloexec.tools.diffing import Diff, diff
-from hloexec.tools.diffing.dumps import dumped_modules
-from hloexec.tools.diffing.folders import diff_stages
+from hloexec.tools.diffing.folders import diff_stages, dumped_modules
 from hloexec.tools.minifying import Minified, minify
 from hloexec.tools.minifying.checking import Ended, run_command
 from hloexec.tools.minifying.oracles import has_numbers, on_xla_cpu

@@ -13,12 +13,18 @@ from hloexec.engine.devices.topology import Topology
 from hloexec.engine.options import Options
 from hloexec.language.text.attributes.shardings import parse_sharding
 from hloexec.tools.diffing.graph import Graph
-from hloexec.tools.diffing.partitioned.correspondence import Partitioning
-from hloexec.tools.diffing.partitioned.dependence import Dependence
-from hloexec.tools.diffing.partitioned.layouts import Division, divisions_of, layout_of, layouts, tile_of, tile_shape
-from hloexec.tools.diffing.partitioned.tiles import Tiles
-from hloexec.tools.diffing.recording.recorder import GraphRecorder
+from hloexec.tools.diffing.partitioned.layouts import (
+    Dependence,
+    Division,
+    divisions_of,
+    layout_of,
+    layouts,
+    tile_of,
+    tile_shape,
+)
+from hloexec.tools.diffing.partitioned.tiles import Partitioning, Tiles
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
+from hloexec.tools.diffing.running import GraphRecorder
 from tests.diffing.texts import diff_texts
 
 _ROWS, _COLUMNS = Division(2, (0, 0, 1, 1)), Division(2, (0, 1, 0, 1))

@@ -8,8 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hloexec.core.values import Array
-from hloexec.tools.diffing.digests import digest_of
-from hloexec.tools.diffing.recording.arrays import Arrays
+from hloexec.tools.diffing.recording.arrays import Arrays, digest_of
 from tests.drawing import normal
 
 

@@ -14,13 +14,13 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Shape, TupleShape, flat_shapes, map_shape
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes, map_shape
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, flat
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, SlotTree, fits, float_types, leaves
 from hloexec.engine.plan.lowering.exchange import boundary
 from hloexec.engine.plan.lowering.flow import called
-from hloexec.engine.plan.program import call_reason, unknown_call_hint
+from hloexec.engine.plan.program import call_reason, needs_of, unknown_call_hint
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from hloexec.ops import registry
 from hloexec.ops.attributes import computation_names, has_numbers
@@ -94,6 +94,31 @@ def kernel(lowering: Lowering, instruction: Instruction) -> SlotTree:
         if entry.memory_order is not None:
             _set_order(lowering, site, tree)
     return tree
+
+
+def kernel_alone(module: Module, numerics: NumericsPolicy) -> Callable[..., Any] | None:
+    """What computes the entry of a module that is one instruction of arrays, as a plan without optimizations does; None
+    where it takes a plan to say so."""
+    computation, root = module.entry, module.entry.root
+    entry, operands = find_opcode(root.opcode), [operand.shape for operand in computation.operands_of(root)]
+    if entry is None or entry.role is not Role.KERNEL or not entry.is_pure or computation_names(root.attributes):
+        return None
+    is_special = numerics.overrides or numerics.may_keep_excess or numerics.rounding_seed is not None
+    arrays = [met for met in (*operands, root.shape) if isinstance(met, ArrayShape) and not met.is_dynamic]
+    if is_special or len(arrays) <= len(operands) or _is_copy(entry, root.shape, operands):
+        return None
+    if any(True for _ in needs_of(module, computation, root, numerics)):
+        return None
+    orders = [None] * len(operands)
+    site = Site(
+        *(entry, root, tuple(operands), None, numerics),
+        plans={},
+        computation=computation,
+        slots=(),
+        operands=arrays[:-1],
+        orders=orders,
+    )
+    return instruction_kernel(site).function
 
 
 def _is_copy(entry: Entry, shape: Shape, operands: Sequence[Shape]) -> bool:

@@ -17,19 +17,17 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
 from hloexec.ops.registry import Role, is_elementwise, role_of
-from hloexec.tools.diffing.agreement import says_much
 from hloexec.tools.diffing.control import Decisions
 from hloexec.tools.diffing.findings import InstructionRun
 from hloexec.tools.diffing.graph import Node
-from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.limits import BYTES, LIMITS, Work
+from hloexec.tools.diffing.localization.compensations import rewired
 from hloexec.tools.diffing.localization.patches import Patch, patched
 from hloexec.tools.diffing.localization.relations import NodePair, Relations, Suspect, is_filled
-from hloexec.tools.diffing.localization.rewiring import rewired
 from hloexec.tools.diffing.localization.trials import Trials
-from hloexec.tools.diffing.replaying.replay import Replay
+from hloexec.tools.diffing.matching import says_much
+from hloexec.tools.diffing.replaying.replay import Replay, State
 from hloexec.tools.diffing.replaying.rerun import stays_wrong
-from hloexec.tools.diffing.replaying.states import State
-from hloexec.tools.diffing.work import BYTES, Work
 
 _INTERRUPTED = "the search was interrupted; this is the best that it had found"
 

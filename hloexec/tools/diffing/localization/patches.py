@@ -9,12 +9,11 @@ import numpy as np
 
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.tools.diffing.agreement import aligned, arranged, is_near, is_same
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.relations import NodePair
-from hloexec.tools.diffing.replaying.replay import Given, Replay
-from hloexec.tools.diffing.replaying.states import State
+from hloexec.tools.diffing.matching import aligned, arranged, is_near, is_same
+from hloexec.tools.diffing.replaying.replay import Given, Replay, State
 
 
 @frozen(eq=False)

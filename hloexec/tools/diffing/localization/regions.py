@@ -14,17 +14,18 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.diffing.agreement import aligned, arranged, comes_near, is_near, is_same, permuted
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.localization.precision import is_narrower, type_rounded_to
 from hloexec.tools.diffing.localization.relations import (
     NodePair,
     Relation,
     Relations,
     is_filled,
+    is_narrower,
     transparent_chain,
+    type_rounded_to,
 )
+from hloexec.tools.diffing.matching import aligned, arranged, comes_near, is_near, is_same, permuted
 from hloexec.tools.diffing.replaying.replay import Replay
 from hloexec.tools.diffing.replaying.rerun import Rerun
 

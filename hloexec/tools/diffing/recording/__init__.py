@@ -1,1 +1,1 @@
-"""Recording what a run computes, in little memory: arrays by number, data flow in columns, and the run's observer."""
+"""What runs have computed, in little memory: arrays by number, what nodes hold, and another run for plots."""

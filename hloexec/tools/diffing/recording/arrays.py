@@ -1,4 +1,12 @@
-"""Arrays by number, in little memory.
+"""Arrays by number, in little memory, and their digests, by which values are matched.
+
+A digest depends on numbers, not on bits: a bf16 array and the same numbers in f32 have the same digest, both zeros are
+equal, and so are all NaNs. `in_order` depends on the row-major order of the elements, but not on dimensions;
+`in_any_order` depends on neither.
+
+Both are sums of the elements' words, mixed, modulo 2⁶⁴; `in_order` with a weight for each place. The weights are at
+random: with weights in an arithmetic progression, all masks with as many true elements, at places with the same sum,
+would have one digest, and so would all one-hot rows of a permutation.
 
 Most arrays of a long run are small, and cost more as objects than as numbers: those are packed together. A window of a
 large array that is overwritten in each of many iterations would take the square of their number: of the result, only
@@ -12,15 +20,278 @@ from __future__ import annotations
 import math
 import weakref
 from array import array as column
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
 from typing import Any
 
+import attrs
 import numpy as np
 
-from hloexec.core.structs import frozen
+from hloexec.core.dtypes import Kind, element_type_of
+from hloexec.core.structs import define, frozen
+from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array
+from hloexec.ops.common import wide
 from hloexec.ops.resources import owner_of
-from hloexec.tools.diffing.digests import Digest, digest_with, digests_of, family_of, is_good_base
+
+_BLOCK = 1 << 15
+"""Number of elements processed at a time: the handful of 64-bit arrays made of them stay in the L2 cache."""
+_FEW = 1 << 12
+"""Arrays of more elements take as long together as one by one."""
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+"""The multipliers of SplitMix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators,
+2014)."""
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_WORDS = 1 << 64
+"""How many words of 64 bits there are; digests count modulo this."""
+
+
+@frozen
+class Digest:
+    """The digest of an array."""
+
+    count: int
+    family: str
+    """What it can be compared with: `float`, `complex`, `integer` or `pred`."""
+    in_order: int
+    in_any_order: int
+    total: float = attrs.field(eq=False)
+    """Σx over the finite elements; of complex numbers, over both parts. Like the other sums, it depends on the order of
+    the additions."""
+    magnitude: float = attrs.field(eq=False)
+    """Σ|x|."""
+    squares: float = attrs.field(eq=False)
+    """Σx²."""
+    nonfinite: tuple[int, int, int]
+    """How many are NaN, +∞, −∞."""
+    is_uniform: bool
+    """Whether all elements are the same."""
+
+    @property
+    def root_mean_square(self) -> float:
+        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
+
+
+def family_of(dtype: np.dtype[Any]) -> str:
+    """What the elements of an array may be compared with."""
+    entry = element_type_of(dtype)
+    if entry.is_floating:
+        return "float"
+    if entry.is_complex:
+        return "complex"
+    return "pred" if entry.kind is Kind.PRED else "integer"
+
+
+def digest_of(array: Array) -> Digest:
+    """The digest of an array of any element type."""
+    family = family_of(array.dtype)
+    flat = np.ravel(array)
+    if flat.size == 1:
+        return _digest_of_one(flat, family)
+    sums = _Sums()
+    is_uniform = True
+    with np.errstate(all="ignore"):
+        for start in range(0, flat.size, _BLOCK):
+            values, words = _numbers(flat[start : start + _BLOCK], family)
+            if not start:
+                first = words[0]
+            is_uniform = is_uniform and bool(np.logical_and.reduce(words == first))
+            sums.add(values, words, _block_weights()[: words.size], _block_factor(start // _BLOCK))
+    return sums.digest(flat.size, family, is_uniform)
+
+
+def digests_of(arrays: Sequence[Array]) -> list[Digest]:
+    """The digests of several arrays; those of small ones are found together, in less time."""
+    found: dict[int, Digest] = {}
+    alike: dict[np.dtype[Any], list[int]] = defaultdict(list)
+    for place, array in enumerate(arrays):
+        if 0 < array.size <= _FEW and array.dtype.kind != "c":
+            alike[array.dtype].append(place)
+        else:
+            found[place] = digest_of(array)
+    for places in alike.values():
+        most = _BLOCK // (1 + max(arrays[place].size for place in places))
+        for start in range(0, len(places), most):
+            some = places[start : start + most]
+            found.update(zip(some, _digests_together([arrays[place] for place in some]), strict=True))
+    return [found[place] for place in range(len(arrays))]
+
+
+def _digests_together(arrays: Sequence[Array]) -> Iterator[Digest]:
+    """The digests of arrays of one type. A zero stands before each, since a sum over one alone begins with zero."""
+    family, zero = family_of(arrays[0].dtype), np.zeros(1, arrays[0].dtype)
+    sizes = np.array([array.size for array in arrays])
+    starts = np.cumsum(sizes + 1) - (sizes + 1)
+    with np.errstate(all="ignore"):
+        values, words = _numbers(np.concatenate([part for array in arrays for part in (zero, array.ravel())]), family)
+        mixed, is_first = _mixed(words), words == np.repeat(words[starts + 1], sizes + 1)
+        # Types without a zero have another number there.
+        mixed[starts], values[starts], is_first[starts] = 0, 0, True
+        weights = _block_weights()[np.arange(len(words)) - np.repeat(starts + 1, sizes + 1)]
+        summed = [np.add.reduceat(part, starts) for part in (mixed * weights, mixed, values, np.abs(values))]
+        summed += [np.add.reduceat(np.square(values), starts), np.logical_and.reduceat(is_first, starts)]
+    rows = zip(arrays, *(part.tolist() for part in summed), strict=True)
+    for array, in_order, in_any_order, total, magnitude, squares, is_uniform in rows:
+        if math.isfinite(total):
+            bad = 0, 0, 0
+            yield Digest(array.size, family, in_order, in_any_order, total, magnitude, squares, bad, is_uniform)
+        else:
+            yield digest_of(array)
+
+
+def _digest_of_one(flat: Array, family: str) -> Digest:
+    """The digest of a single element, by Python's numbers, which are faster there."""
+    values, words = _numbers(flat, family)
+    word = (int(words[0]) + int(_INCREMENT)) % _WORDS
+    for shift, factor in zip(_SHIFTS, (_FIRST, _SECOND), strict=False):
+        word = (word ^ word >> int(shift)) * int(factor) % _WORDS
+    word ^= word >> int(_SHIFTS[-1])
+    numbers: list[float] = values.tolist()
+    finite = [number for number in numbers if math.isfinite(number)]
+    bad = sum(map(math.isnan, numbers)), numbers.count(math.inf), numbers.count(-math.inf)
+    total, magnitude, squares = sum(finite), sum(map(abs, finite)), sum(number * number for number in finite)
+    return Digest(1, family, word, word, total, magnitude, squares, bad, True)
+
+
+def digest_with(digest: Digest, shape: tuple[int, ...], window: tuple[slice, ...], old: Array, new: Array) -> Digest:
+    """The digest of an array of which a window has been overwritten, from its own, and what the window held and holds.
+
+    Both digests are sums over the elements. Those in floating point are only good for an array of which what is
+    overwritten is a small part; see `is_good_base`.
+    """
+    size = int(np.prod(shape))
+    strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
+    places = np.zeros((), np.uint64)
+    for part, stride in zip(window, strides, strict=True):
+        places = np.add.outer(places, np.arange(part.start, part.stop, dtype=np.uint64) * np.uint64(stride))
+    weights = _weights(places.reshape(-1))
+    removed, added = _Sums(), _Sums()
+    word = None
+    with np.errstate(all="ignore"):
+        for sums, array in ((removed, old), (added, new)):
+            flat = np.ravel(array)
+            for start in range(0, flat.size, _BLOCK):
+                values, words = _numbers(flat[start : start + _BLOCK], digest.family)
+                sums.add(values, words, weights[start : start + _BLOCK])
+                word = words[:1]
+        in_order = digest.in_order + added.in_order - removed.in_order
+        in_any_order = digest.in_any_order + added.in_any_order - removed.in_any_order
+        mixed = 0 if word is None else int(_mixed(word)[0])
+    of_equal = size * mixed, _sum_of_weights(size) * mixed
+    is_uniform = (in_any_order - of_equal[0]) % _WORDS == 0 and (in_order - of_equal[1]) % _WORDS == 0
+    floats = zip((digest.total, digest.magnitude, digest.squares), added.floats, removed.floats, strict=True)
+    nonfinite = zip(digest.nonfinite, added.nonfinite, removed.nonfinite, strict=True)
+    made = _Sums(in_order, in_any_order, [a + b - c for a, b, c in floats], [a + b - c for a, b, c in nonfinite])
+    return made.digest(size, digest.family, is_uniform)
+
+
+def is_good_base(base: Digest, made: Digest) -> bool:
+    """Whether the sums of a digest that was made from another one are as good as that one's own: cancellation would
+    leave the rounding errors of what has been overwritten."""
+    return all(
+        math.isfinite(before) and 2 * after >= before
+        for before, after in ((base.magnitude, made.magnitude), (base.squares, made.squares))
+    )
+
+
+@define
+class _Sums:
+    """The sums that a digest consists of."""
+
+    in_order: int = 0
+    in_any_order: int = 0
+    floats: list[float] = attrs.field(factory=lambda: [0.0, 0.0, 0.0])
+    nonfinite: list[int] = attrs.field(factory=lambda: [0, 0, 0])
+
+    def add(self, values: Array, words: Array, weights: Array, factor: int = 1) -> None:
+        """Add elements with the weights of their places, all of which are multiplied by `factor`."""
+        mixed = _mixed(words)
+        # Methods of arrays take longer to reach the same sums.
+        add = np.add.reduce
+        self.in_any_order += int(add(mixed))
+        self.in_order += int(add(mixed * weights)) * factor
+        total = float(add(values))
+        if not math.isfinite(total):
+            counts = np.isnan(values).sum(), np.isposinf(values).sum(), np.isneginf(values).sum()
+            self.nonfinite = [one + int(more) for one, more in zip(self.nonfinite, counts, strict=True)]
+            values = values[np.isfinite(values)]
+            total = float(add(values))
+        sums = total, float(add(np.abs(values))), float(add(np.square(values)))
+        self.floats = [one + more for one, more in zip(self.floats, sums, strict=True)]
+
+    def digest(self, count: int, family: str, is_uniform: bool) -> Digest:
+        nans, above, below = self.nonfinite
+        total, magnitude, squares = self.floats
+        ordered, unordered = self.in_order % _WORDS, self.in_any_order % _WORDS
+        bad = nans, above, below
+        return Digest(count, family, ordered, unordered, total, magnitude, squares, bad, is_uniform)
+
+
+@cache
+def _block_weights() -> Array:
+    """The weights of the places of the first block; 1 for the first one, so that both digests of one element are the
+    same."""
+    weights = _mixed(np.arange(_BLOCK, dtype=np.uint64)) | np.uint64(1)
+    weights[0] = 1
+    return weights
+
+
+def _block_factor(block: int) -> int:
+    """By what the weights of a block are those of the first one."""
+    return int(_mixed(np.full(1, _BLOCK + block, np.uint64))[0] | np.uint64(1)) if block else 1
+
+
+def _weights(places: Array) -> Array:
+    """The weights of row-major places."""
+    blocks, within = np.divmod(places, np.uint64(_BLOCK))
+    factors = _mixed(blocks + np.uint64(_BLOCK)) | np.uint64(1)
+    factors[blocks == 0] = 1
+    return np.asarray(factors * _block_weights()[within])
+
+
+def _sum_of_weights(size: int) -> int:
+    """The sum of the weights of the first places, modulo 2⁶⁴ or not."""
+    weights = _block_weights()
+    blocks, rest = divmod(size, _BLOCK)
+    factors = sum(map(_block_factor, range(blocks)))
+    return factors * int(weights.sum()) + _block_factor(blocks) * int(weights[:rest].sum())
+
+
+def _numbers(block: Array, family: str) -> tuple[Array, Array]:
+    """A block's numbers in f64 (complex: both parts, integers: as they count), and a word of 64 bits for each."""
+    values = wide(block)
+    if family == "complex":
+        parts = np.ascontiguousarray(values).view(np.float64)
+        words = _words(parts)
+        # The parts of one number belong together.
+        return parts, _mixed(words[0::2]) + _mixed(words[1::2]) * np.uint64(3)
+    if family == "float":
+        return values, _words(values)
+    integers = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
+    return integers.astype(np.float64), integers.view(np.uint64)
+
+
+def _words(values: Array) -> Array:
+    """The bits of f64 numbers, zeros and NaNs being one each."""
+    plain = values + 0.0
+    bad = np.isnan(plain)
+    if np.logical_or.reduce(bad):
+        plain[bad] = np.nan
+    return np.ascontiguousarray(plain).view(np.uint64)
+
+
+def _mixed(words: Array) -> Array:
+    """SplitMix64's finalizer, so that sums of words tell much about them."""
+    mixed = words + _INCREMENT
+    mixed ^= mixed >> _SHIFTS[0]
+    mixed *= _FIRST
+    mixed ^= mixed >> _SHIFTS[1]
+    mixed *= _SECOND
+    mixed ^= mixed >> _SHIFTS[2]
+    return mixed
+
 
 _FINITE = (0, 0, 0)
 
@@ -116,7 +387,9 @@ class _Overwriting:
 class Arrays:
     """Arrays and their digests, by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int | None = None) -> None:
+        self.most_bytes = most_bytes
+        """What they may take, where that is given."""
         self.byte_size = 0
         """What the arrays keep alive."""
         self._digests = DigestTable()
@@ -136,6 +409,11 @@ class Arrays:
         self._overwriting: dict[int, _Overwriting] = {}
         self._put_together: OrderedDict[int, Array] = OrderedDict()
         self._shown: tuple[int, weakref.ref[Array]] | None = None
+
+    @cached_property
+    def room(self) -> int | None:
+        """What they may take, by what was free when this was asked first where it is not given; None if unknown."""
+        return memory_limit_bytes(self.most_bytes)
 
     def __len__(self) -> int:
         return len(self._layout)

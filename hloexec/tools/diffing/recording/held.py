@@ -1,9 +1,10 @@
-"""What nodes hold in a replay: mostly arrays that were recorded, and some of its own."""
+"""What nodes hold in a replay: mostly arrays that were recorded, and some of its own; and sets of many nodes."""
 
 from __future__ import annotations
 
 import math
 from array import array as column
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -11,8 +12,46 @@ import numpy as np
 
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
-from hloexec.tools.diffing.digests import Digest, digest_of, digest_with, is_good_base
-from hloexec.tools.diffing.recording.arrays import Arrays, Window, is_worth_it
+from hloexec.tools.diffing.recording.arrays import (
+    Arrays,
+    Digest,
+    Window,
+    digest_of,
+    digest_with,
+    is_good_base,
+    is_worth_it,
+)
+
+_MANY = 32
+"""Fewer are added sooner one by one."""
+
+
+class Numbers:
+    """A set of numbers that are not large: a byte for each that might be in it takes less, and is sooner copied."""
+
+    def __init__(self, flags: bytearray | None = None) -> None:
+        self._flags = bytearray() if flags is None else flags
+
+    def __contains__(self, number: Any) -> bool:
+        return number < len(self._flags) and bool(self._flags[number])
+
+    def add(self, number: int) -> None:
+        if number >= len(self._flags):
+            self._flags.extend(bytes(number + 1 - len(self._flags)))
+        self._flags[number] = True
+
+    def update(self, numbers: Sequence[int]) -> None:
+        """Add numbers that are in order."""
+        if len(numbers) < _MANY:
+            for number in numbers:
+                self.add(number)
+        else:
+            self.add(numbers[-1])
+            np.frombuffer(self._flags, np.bool_)[np.asarray(numbers)] = True
+
+    def copy(self) -> Numbers:
+        return Numbers(self._flags[:])
+
 
 _OWN = -1
 

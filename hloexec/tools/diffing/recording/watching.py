@@ -11,7 +11,7 @@ from hloexec.engine.options import Options
 from hloexec.language.origins import hlo_line
 from hloexec.tools.diffing.correspondence import correspondence_of
 from hloexec.tools.diffing.findings import Diff, InstructionRun
-from hloexec.tools.diffing.partitioned.correspondence import partitioning_of
+from hloexec.tools.diffing.partitioned.tiles import partitioning_of
 from hloexec.tools.watching.recording import (
     ERROR,
     RUNS,

@@ -19,6 +19,7 @@ from hloexec.engine.exec.plans import plan_of
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.options import Options
 from hloexec.engine.plan.kernels import InstructionKernel
+from hloexec.engine.plan.lowering.kernels import kernel_alone
 from hloexec.engine.plan.steps import inner_plans
 from hloexec.errors import HloError
 from hloexec.ops.common import narrow, row_major, wide
@@ -26,10 +27,9 @@ from hloexec.ops.registry import find_opcode, traits_of
 from hloexec.ops.resources import single_threaded_blas
 from hloexec.tools.diffing.correspondence import nested
 from hloexec.tools.diffing.graph import Instance, Node
-from hloexec.tools.diffing.limits import LIMITS
+from hloexec.tools.diffing.limits import LIMITS, Work, cost_of
 from hloexec.tools.diffing.recording.arrays import Window
 from hloexec.tools.diffing.recording.held import Holding
-from hloexec.tools.diffing.work import Work, cost_of
 from hloexec.tools.extraction.running import Slice, slice_module
 
 _Run = Callable[[Inputs], list[Value]]
@@ -89,7 +89,11 @@ class Evaluator:
         if found is None:
             # A slice that cannot stand alone; what it gave in the whole run is all there is.
             self._runs[key] = None
-        return found
+        if found is None or type(instance) is Instance:
+            return found
+        if instance.cut is not None:
+            found = [np.asarray(found[0][instance.cut])]
+        return found if found[0].shape == instance.results[0].shape else None
 
     def _by_kernel(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives by the kernel that it has in the whole run; None where it has none of its own, or on
@@ -101,13 +105,23 @@ class Evaluator:
         if [(array.dtype, array.shape) for array in given] != types:
             return None
         self.work.add(self._cost_of(instance))
-        try:
-            with np.errstate(all="ignore"), single_threaded_blas():
-                found = kernel(*given)
-        except Exception:  # What it is, a run of the instruction alone says.
+        return _given_by(kernel, given)
+
+    def _by_own_kernel(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
+        """What the only instruction of a module gives without a plan; None where it takes one, or fails."""
+        parameters, policy = module.entry.parameters, self._options.numerics
+        nodes = dict(zip(instance.instruction.operands, instance.operands, strict=True))
+        is_alone = len(parameters) + 1 == len(module.entry.instructions) and all(map(_is_one, nodes.values()))
+        kernel = kernel_alone(module, policy) if is_alone and not instance.others else None
+        if kernel is None:
             return None
-        arrays = list(map(np.asarray, flat(found)))
-        return [row_major(one) if any(np.may_share_memory(one, each) for each in given) else one for one in arrays]
+        arrays = {one.name: values[node.number] for one, (node,) in zip(parameters, nodes.values(), strict=True)}
+        for parameter in parameters:
+            shape, array = parameter.shape, arrays[parameter.name]
+            wanted = (shape.element_type.storage, shape.dimensions) if isinstance(shape, ArrayShape) else None
+            if (array.dtype, array.shape) != wanted:
+                return None
+        return _given_by(kernel, [arrays[name] for name in module.entry.root.operands])
 
     @cached_property
     def _kernels(self) -> dict[int, tuple[Callable[..., Any], list[Any]]]:
@@ -134,6 +148,10 @@ class Evaluator:
 
     def results_of(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
         """What a module, that of an instance alone or one like it, gives in its place; None where it cannot run."""
+        known = self._by_own_kernel(module, instance, values)
+        if known is not None:
+            self.work.add(LIMITS.cost_of_module + self._cost_of(instance))
+            return known
         # It runs once: optimizing it takes longer than what that saves, unless arrays are large.
         options = self._options
         if self._cost_of(instance) < LIMITS.cost_of_module:
@@ -195,6 +213,21 @@ class Evaluator:
         moved = [(node, values[node.number].dtype) for place in moved_operands(instance) for node in operands[place]]
         module = _moving(module, [dtype for node, dtype in moved if not rounds or dtype != node.dtype])
         return attrs.evolve(module, replica_count=topology.replicas, num_partitions=topology.partitions)
+
+
+def _is_one(nodes: Sequence[Node]) -> bool:
+    return len(nodes) == 1
+
+
+def _given_by(kernel: Callable[..., Any], given: Sequence[Array]) -> list[Array] | None:
+    """What a kernel gives; None where it fails: why, a run of the instruction alone says."""
+    try:
+        with np.errstate(all="ignore"), single_threaded_blas():
+            found = kernel(*given)
+    except Exception:
+        return None
+    arrays = list(map(np.asarray, flat(found)))
+    return [row_major(one) if any(np.may_share_memory(one, each) for each in given) else one for one in arrays]
 
 
 def moved_operands(instance: Instance) -> list[int]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,13 +35,13 @@ from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.registry import traits_of
-from hloexec.tools.diffing.agreement import aligned, is_same
-from hloexec.tools.diffing.bounds import Bound, Bounds, relative_bound, whole
-from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains, on_the_way
+from hloexec.tools.diffing.bounds import NO_CHAIN, Bound, Bounds, InstructionChains, on_the_way, relative_bound, whole
 from hloexec.tools.diffing.graph import Node
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.matching import Index, Match
-from hloexec.tools.diffing.replaying.states import State
+from hloexec.tools.diffing.matching import Index, Match, aligned, is_same
+
+if TYPE_CHECKING:
+    from hloexec.tools.diffing.replaying.replay import State
 
 
 @frozen(eq=False)

@@ -4,10 +4,14 @@ Rounding errors accumulate, so values may be far apart in two runs although neit
 agrees with one of `before` is therefore replaced by it before anything else is computed from it, so that each
 instruction shows only its own error. A *state* is the outcome of such a replay; overriding a value gives another state,
 in which only what depends on it has been recomputed.
+
+Most nodes hold what was recorded, and match in one of few ways. What a state says of a node is a few numbers, so that a
+state of a million nodes is small, and soon copied.
 """
 
 from __future__ import annotations
 
+from array import array as column
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -19,19 +23,158 @@ import numpy as np
 from hloexec.analysis.numerics.tolerances import Chain, worst
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.precision import largest_number, unit_roundoff
+from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide
 from hloexec.ops.registry import traits_of
-from hloexec.tools.diffing.agreement import agrees, is_same, rounds_alike, says_much
-from hloexec.tools.diffing.bounds import Bounds, whole
-from hloexec.tools.diffing.chains import NO_CHAIN, InstructionChains, path_chain
+from hloexec.tools.diffing.bounds import NO_CHAIN, Bound, Bounds, InstructionChains, path_chain, whole
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
-from hloexec.tools.diffing.matching import Index, Match
-from hloexec.tools.diffing.recording.held import Held, Holding, Kept, Overwritten, own
+from hloexec.tools.diffing.matching import Index, Match, agrees, is_same, rounds_alike, says_much
+from hloexec.tools.diffing.recording.held import Held, Holding, Kept, Numbers, Overwritten, own
 from hloexec.tools.diffing.replaying.evaluation import Evaluator, moved_operands, window_of
 from hloexec.tools.diffing.replaying.origins import allowed_from_common
-from hloexec.tools.diffing.replaying.states import State
+
+_IN_ORDER, _EXACT, _TAKEN = 1, 2, 4
+
+
+class Matches:
+    """What the nodes of one graph are in another."""
+
+    def __init__(self, theirs: Graph, values: Holding, count: int) -> None:
+        self._theirs = theirs
+        self._values = values
+        """What the nodes hold."""
+        self._node = column("i", [-1]) * count
+        self._kind = column("b", [0]) * count
+        self._others: dict[int, Match] = {}
+        """Those whose value the node does not hold."""
+
+    def __len__(self) -> int:
+        return len(self._node)
+
+    def __iter__(self) -> Iterator[Match | None]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, node: int) -> Match | None:
+        number = self._node[node]
+        if number < 0:
+            return self._others.get(node)
+        kind = self._kind[node]
+        return Match(self._theirs.node(number), bool(kind & _IN_ORDER), bool(kind & _EXACT), self._values.of(node))
+
+    def __setitem__(self, node: int, match: Match | None) -> None:
+        """Set what a node is which does not hold the match's value."""
+        self._node[node] = -1
+        self._others.pop(node, None)
+        if match is not None:
+            self._others[node] = match
+
+    def take(self, node: int, other: int, is_in_order: bool, is_exact: bool, is_taken: bool = True) -> None:
+        """Set what a node is that holds the match's value, or the same numbers."""
+        self._others.pop(node, None)
+        self._node[node] = other
+        self._kind[node] = _IN_ORDER * is_in_order | _EXACT * is_exact | _TAKEN * is_taken
+
+    def is_any(self, node: int) -> bool:
+        """Whether it is one of the other graph."""
+        return self._node[node] >= 0 or node in self._others
+
+    def has(self, node: int) -> bool:
+        """Whether it is one of the other graph, in one order."""
+        if self._node[node] < 0:
+            match = self._others.get(node)
+            return match is not None and match.is_in_order
+        return bool(self._kind[node] & _IN_ORDER)
+
+    def is_known(self, node: int) -> bool:
+        """Whether what a node holds is what the other run has, without an error of its own."""
+        if self._node[node] < 0:
+            match = self._others.get(node)
+            return match is not None and match.is_exact
+        return bool(self._kind[node] & (_EXACT | _TAKEN))
+
+    def found(self) -> Iterator[tuple[int, Match]]:
+        """The nodes that match, and what they are."""
+        for node in range(len(self)):
+            match = self[node]
+            if match is not None:
+                yield node, match
+
+    def copy(self, values: Holding) -> Matches:
+        made = Matches(self._theirs, values, 0)
+        made._node, made._kind, made._others = self._node[:], self._kind[:], dict(self._others)
+        return made
+
+
+class Chains:
+    """What has rounded on the way to each node; few chains differ."""
+
+    def __init__(self, count: int) -> None:
+        self._number = column("i", [0]) * count
+        self._chains = [NO_CHAIN]
+        self._numbers = {NO_CHAIN: 0}
+
+    def __getitem__(self, node: int) -> Chain:
+        return self._chains[self._number[node]]
+
+    def __setitem__(self, node: int, chain: Chain) -> None:
+        number = self._numbers.setdefault(chain, len(self._chains))
+        if number == len(self._chains):
+            self._chains.append(chain)
+        self._number[node] = number
+
+    def copy(self) -> Chains:
+        made = Chains(0)
+        made._number = self._number[:]
+        made._chains, made._numbers = self._chains, self._numbers
+        return made
+
+
+@define(eq=False)
+class State:
+    """What each node of `after` holds in a replay."""
+
+    raw: Holding
+    """As computed."""
+    values: Holding
+    """What others compute with: `before`'s value, where it agrees."""
+    matches: Matches
+    chains: Chains
+    """What has rounded on the way from values of `before`."""
+    bounds: dict[int, Bound]
+    """The error bounds of its elements, once they have been used (`Replay.bounds`)."""
+    matched: Numbers
+    """The nodes of `before` that `after` has."""
+    changed: bytearray
+    """By node, whether it has been computed again since the state was copied from another one."""
+    takes_roundings_back: bool = False
+    """Whether what is a value of `before`, rounded to fewer bits, is held as `before` has it."""
+
+    @classmethod
+    def recorded(cls, ours: Graph, theirs: Graph) -> State:
+        """That in which each node holds what was recorded, and matches nothing."""
+        raw, values = (Holding(ours.arrays, ours.columns.array[:]) for _ in range(2))
+        count = len(ours.nodes)
+        return cls(raw, values, Matches(theirs, values, count), Chains(count), {}, Numbers(), bytearray(count))
+
+    def has(self, node: Node) -> bool:
+        """Whether `before` has what a node of `after` holds, in one order."""
+        return self.matches.has(node.number)
+
+    def copy(self) -> State:
+        values = self.values.copy()
+        return State(
+            self.raw.copy(),
+            values,
+            self.matches.copy(values),
+            self.chains.copy(),
+            dict(self.bounds),
+            self.matched.copy(),
+            bytearray(len(self.changed)),
+            self.takes_roundings_back,
+        )
+
 
 Given: TypeAlias = Callable[[Instance, State], Mapping[int, Array]]
 """The arrays, by node, that an instance is to hold once it has been computed; none where it is left as it is."""
@@ -151,9 +294,11 @@ class Replay:
         columns = self.graph.columns
         inputs = columns.inputs(number)
         nodes = list(map(self.graph.node, columns.results(number)))
-        carried = worst([self._carried(state, node) for node in inputs])
+        carried = worst([self._carried(state, node) for node in inputs]) if inputs else NO_CHAIN
         made_of = frozenset(map(state.values.in_any_order, inputs))
-        found, chains = None, [carried.then(self._own_chains.of(node)) for node in nodes]
+        found, chains = None, list(map(self._own_chains.of, nodes))
+        if carried is not NO_CHAIN:
+            chains = [carried.then(chain) for chain in chains]
         if state.takes_roundings_back and (unrounded := self._unrounded(state, self.graph.instance(number))):
             found, chains = unrounded, [carried] * len(nodes)
         elif not all(self.is_recorded(state.values, node) for node in inputs):
@@ -275,11 +420,18 @@ class Replay:
 
     def _settle(self, state: State, node: Node, held: Held, chain: Chain, made_of: frozenset[int]) -> None:
         number = node.number
-        if not (self.is_recorded(state.raw, number) and isinstance(held, Kept)):
-            state.changed[number] = True
-        state.raw[number] = held
         state.chains[number] = chain
         state.bounds.pop(number, None)
+        if isinstance(held, Kept) and self.is_recorded(state.raw, number):
+            same = None if state.takes_roundings_back else self.index.likeliest_of(held.digest, node, made_of)
+            if same is not None and held.number == self._numbers[number] and self.is_recorded(state.values, number):
+                # As most values are: the one that was recorded, which `before` has to the bit.
+                state.matches.take(number, same.number, is_in_order=True, is_exact=True)
+                self.index.note(same)
+                return
+        else:
+            state.changed[number] = True
+        state.raw[number] = held
         match = self.index.find(held, chain, node, made_of, partial(self.bounds, state, node))
         if match is None or not match.is_exact:
             self.evaluator.work.add(LIMITS.cost_of_search)
@@ -300,7 +452,8 @@ class Replay:
         if found.dtype == held.dtype or (state.takes_roundings_back and _holds(found.dtype, held.dtype)):
             is_kept = found is held
             held = self._recorded(node, found)
-            state.matches.take(number, match, is_kept or held is found)
+            is_taken = is_kept or held is found
+            state.matches.take(number, match.node.number, match.is_in_order, match.is_exact, is_taken)
         else:
             state.matches[number] = match
         state.values[number] = held

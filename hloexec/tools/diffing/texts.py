@@ -8,6 +8,7 @@ where they are not, as before and after an optimization, nothing is.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
@@ -15,11 +16,15 @@ from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.language.text.shape_text import literal_text
 from hloexec.ops.attributes import computation_names, without_computations
-from hloexec.ops.registry import Role, role_of
-from hloexec.tools.diffing.localization.rewiring import repeats
+from hloexec.ops.registry import Role, role_of, traits_of
+from hloexec.tools.diffing.findings import Finding
 
 _MOST = 4
 """Modules that differ in more places are not built alike."""
+_MOST_CONSTANTS = 2
+"""Of more, none is worth a note."""
+_OF_AN_INVERSE = 2.0**-7
+"""How far the product of a number and its inverse may be from 1, both rounded to bf16: 2^-9 each, relative."""
 
 
 @frozen
@@ -222,3 +227,43 @@ def _constant_text(instruction: Instruction) -> str:
     if isinstance(shape, ArrayShape) and not shape.dimensions and not instruction.attributes.literal.is_elided:
         return literal_text(instruction.attributes.literal)
     return f"%{instruction.name}"
+
+
+def repeats(instruction: Instruction) -> bool:
+    """Whether a result is the only operand's elements, perhaps several times, in another order or in another format."""
+    traits = traits_of(instruction)
+    return len(instruction.operands) == 1 and (traits.converts or traits.moves == (0,))
+
+
+def notes_on_texts(
+    changes: Sequence[TextChange], findings: Sequence[Finding], modules: tuple[Module, Module]
+) -> list[str]:
+    """That constants differ is worth a note, whatever follows from it, unless it is a finding; where the texts of
+    `modules`, after and before, are not alike, which of the few that only one has, unless the finding is certain.
+    Where nothing is found, only what may stand for each other is: one on either side, and not its inverse."""
+    known = {finding.reason for finding in findings}
+    others = [each for each in changes if each.is_of_constant and each.reason not in known]
+    if changes or (findings and findings[0].is_certain):
+        return [f"the texts differ in a constant: %{each.after[1]}: {each.reason}" for each in others]
+    ours, theirs = (scalar_constants(module) for module in modules)
+    if not findings:
+        pair = ours - theirs, theirs - ours
+        is_replaced = all(len(side) == 1 for side in pair) and not _are_inverse(*(float(*side) for side in pair))
+        return (
+            [
+                f"the module after has the constant {', '.join(pair[0])}, where the module before has "
+                f"{', '.join(pair[1])}"
+            ]
+            if is_replaced
+            else []
+        )
+    sides = {"after": sorted(ours - theirs), "before": sorted(theirs - ours)}
+    return [
+        f"a constant that only the module {side} has: {', '.join(numbers)}"
+        for side, numbers in sides.items()
+        if 0 < len(numbers) <= _MOST_CONSTANTS
+    ]
+
+
+def _are_inverse(one: float, other: float) -> bool:
+    return abs(one * other - 1) <= _OF_AN_INVERSE

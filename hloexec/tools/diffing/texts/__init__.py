@@ -1,1 +1,0 @@
-"""What two texts say differently, and the instruction that follows from it."""
