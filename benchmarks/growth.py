@@ -141,7 +141,7 @@ def rows(sizes: Iterable[float] = SIZES) -> Iterator[dict[str, object]]:
 
 def _measure(size: float) -> dict[str, float]:
     import hloexec
-    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.exec.running import plan_of
 
     text = layered_module(size)
     hloexec.verify(hloexec.parse(layered_module(0.01)))  # imports

@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 
 import hloexec
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Plan, Step, inner_plans
 from hloexec.ops.costs import contraction_of

@@ -66,7 +66,7 @@ from hloexec.errors import ShapeError as ShapeError
 from hloexec.errors import UnsupportedError as UnsupportedError
 from hloexec.errors import VerificationError as VerificationError
 from hloexec.language import literals as literals
-from hloexec.language.interop.lowering import from_jax as from_jax
+from hloexec.language.interop.through_jaxlib import from_jax as from_jax
 from hloexec.language.loading import load as load
 from hloexec.language.origins import SourceLine as SourceLine
 from hloexec.language.text import format as format

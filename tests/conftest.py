@@ -65,7 +65,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     they leave fits into memory.
     """
     # Imported here, as the variables above are set first.
-    from hloexec.core.lifetimes import collection_paused
+    from hloexec.core.process import collection_paused
 
     _draw_once()
     if session.config.option.markexpr == "not slow":

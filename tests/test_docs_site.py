@@ -16,7 +16,7 @@ from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.contraction.dot import DOT_ALGORITHMS, DotAttributes
 from hloexec.ops.registry import OPCODES
-from hloexec.report.json.records import printed_records
+from hloexec.report.json.schemas import printed_records
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -25,8 +25,8 @@ import hloexec
 from hloexec.core.values import TOKEN
 from hloexec.errors import HloError, InputError, UnsupportedError
 from hloexec.language.interop import load_bytes, load_recorded
-from hloexec.language.interop.literals import literal_value
-from hloexec.language.interop.lowering import from_jax
+from hloexec.language.interop.shape_protos import literal_value
+from hloexec.language.interop.through_jaxlib import from_jax
 from hloexec.language.interop.wire import read
 from tests.drawing import examples
 

@@ -18,7 +18,7 @@ from numpy.testing import assert_allclose
 import hloexec
 from hloexec.errors import HloError, HloWarning, InputError, UnsupportedError
 from hloexec.language.interop import load_bytes
-from hloexec.language.interop.exports import is_export, read_export
+from hloexec.language.interop.through_jaxlib import is_export, read_export
 from tests.drawing import examples
 
 jax = pytest.importorskip("jax")

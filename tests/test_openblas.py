@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hloexec.core.openblas import openblas_kernels
+from hloexec.core.process import openblas_kernels
 
 
 def test_the_kernels_of_numpy_are_known_by_name() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hloexec.cli import _hloexec
 from hloexec.core.values import Described
-from hloexec.report.json.records import classes_of
+from hloexec.report.json.schemas import classes_of
 from hloexec.report.registry import report_of
 from hloexec.tools.registration import GROUPS, TOOLS, Tool
 

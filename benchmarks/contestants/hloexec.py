@@ -39,7 +39,7 @@ def first_output(stages: Stages, module_path: str, inputs_path: str, devices: in
     module = hloexec.load(module_path)
     stages.done("parse")
 
-    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.exec.running import plan_of
 
     plan_of(module)
     stages.done("plan")

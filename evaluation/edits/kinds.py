@@ -15,7 +15,7 @@ from evaluation.partitioned.faults import Fault, with_instruction
 from evaluation.programs.lowering import lowered
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Layout, Literal, Module
 from hloexec.core.values import Value
-from hloexec.language.text.shape_text import literal_text
+from hloexec.language.text.shapes import literal_text
 
 _FACTORS = (10.0, 0.1, 1.001, 0.99, 2.0, -1.0)
 _MOST_RANK = 4

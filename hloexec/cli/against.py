@@ -60,9 +60,9 @@ def expectation(against: str, module: Module, options: Options, *, file: str, is
     that shows before anything runs.
     """
     import hloexec
-    from hloexec.analysis.dataflow.open_values import elides_constants
+    from hloexec.analysis.dataflow.dependences import elides_constants
     from hloexec.language import literals
-    from hloexec.language.literals.entries import holds_values
+    from hloexec.language.literals.files import holds_values
     from hloexec.tools.golden.checking import known_choices
     from hloexec.tools.golden.recording import EXPECTED, SUFFIX, read_golden
     from hloexec.tools.results import read_result, result_shapes

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from hloexec.core.openblas import openblas_kernels
+from hloexec.core.process import openblas_kernels
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Options of glibc's mallopt."""

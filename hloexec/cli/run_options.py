@@ -171,7 +171,7 @@ def resolve_given(**values: Any) -> Given:
 def register_custom_calls(calls: Iterable[tuple[str, str]]) -> None:
     """Register the functions of --custom-call."""
     if calls:
-        from hloexec.cli.inputs.scripts import imported_function
+        from hloexec.cli.inputs.loading import imported_function
         from hloexec.ops.library_calls.user_calls import register_custom_call
 
         for target, where in calls:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hloexec.analysis.numerics.comparison import Comparison
     from hloexec.analysis.numerics.leaves import LeafStatistics
-    from hloexec.cli.execution import Execution
+    from hloexec.cli.running import Execution
 
 
 @frozen(eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Module
-from hloexec.core.ir.parameter_names import ParameterNames
+from hloexec.core.ir.metadata import ParameterNames
 from hloexec.core.wording import argument, listing, natural_number, quoted, suggestion
 from hloexec.errors import InputError
 

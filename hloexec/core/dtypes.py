@@ -1,14 +1,9 @@
-"""The table of element types.
-
-An element type has an HLO name, a *storage* type (of the arrays that hold it) and a *compute* type (for arithmetic).
-They differ where NumPy's or ml_dtypes' own arithmetic is not accurate: narrow floats are computed in f32 and rounded
-once, 1-, 2- and 4-bit integers are computed in 8 bits and wrap. Storage types and element types correspond one to one,
-so the element type of an array is always known.
-"""
+"""The table of element types, and the precision and range of those with a floating point."""
 
 from __future__ import annotations
 
 import enum
+from functools import cache
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -196,3 +191,36 @@ def element_type(name: str) -> ElementType:
 def element_type_of(dtype: DType) -> ElementType:
     """The element type whose arrays have this NumPy type; KeyError where HLO has none (float128, str, …)."""
     return _BY_STORAGE[dtype]
+
+
+def part_type(entry: ElementType) -> ElementType:
+    """The type of a complex type's parts; any other type itself."""
+    return ELEMENT_TYPES[f"f{entry.bits // 2}"] if entry.is_complex else entry
+
+
+@cache
+def unit_roundoff(entry: ElementType) -> float:
+    """u of a floating or complex type: half the distance from 1 to the next larger number (of its parts)."""
+    return float(2.0 ** -(part_type(entry).mantissa_bits + 1))
+
+
+@cache
+def smallest_normal(entry: ElementType) -> float:
+    """The smallest normal number of a floating or complex type (of its parts)."""
+    return float(_info(entry).smallest_normal)
+
+
+@cache
+def largest_number(entry: ElementType) -> float:
+    """The largest finite number of a floating or complex type (of its parts)."""
+    return float(_info(entry).max)
+
+
+@cache
+def least_number(entry: ElementType) -> float:
+    """The least finite number of a floating or complex type (of its parts): below zero unless it has no signs."""
+    return float(_info(entry).min)
+
+
+def _info(entry: ElementType) -> Any:
+    return ml_dtypes.finfo(part_type(entry).storage)

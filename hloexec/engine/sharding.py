@@ -33,14 +33,14 @@ from hloexec.core.ir import (
 )
 from hloexec.core.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
 from hloexec.core.wording import argument
-from hloexec.engine.devices.tiles import Tiles, index_of, sharding_of, tiles_of
+from hloexec.engine.devices.manual_regions import Tiles, index_of, sharding_of, tiles_of
 from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import inputs_by_device, require_inputs
 from hloexec.engine.plan.kernels import fits
 from hloexec.errors import InputError, ParseError, UnsupportedError
-from hloexec.language.text.attributes.printing import sharding as sharding_text
+from hloexec.language.text.attributes.annotations import meshes_of, parse_shardings
 from hloexec.language.text.attributes.shardings import parse_sharding
-from hloexec.language.text.attributes.shardy import meshes_of, parse_shardings
+from hloexec.language.text.printer import sharding as sharding_text
 from hloexec.language.text.shapes import parse_shape
 from hloexec.ops.registry import operation_name
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import ArrayShape
-from hloexec.core.lifetimes import remembered
+from hloexec.core.process import remembered
 from hloexec.errors import HloError
 from hloexec.ops.registry import Entry
 from hloexec.ops.traits import Probe

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from hloexec.core.dtypes import DType
-from hloexec.core.openblas import openblas_function, openblas_libraries
+from hloexec.core.process import openblas_function, openblas_libraries
 from hloexec.core.values import Array
 
 if TYPE_CHECKING:

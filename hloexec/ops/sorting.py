@@ -21,7 +21,7 @@ import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, Kind, element_type_of
 from hloexec.core.ir import ArrayShape, ArrayShapes, Computation, Instruction, Literal, Shape, TupleShape
-from hloexec.core.lifetimes import remembered
+from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.ops.attributes import Grammar, attribute

@@ -18,9 +18,8 @@ except ImportError as error:
         "hloexec.testing needs Hypothesis, which is not installed: pip install 'hloexec[testing]'"
     ) from error
 
-from hloexec.testing.arrays import arrays
+from hloexec.testing.arrays import arrays, shapes
 from hloexec.testing.inputs import inputs
 from hloexec.testing.modules import modules
-from hloexec.testing.shapes import shapes
 
 __all__ = ["arrays", "inputs", "modules", "shapes"]

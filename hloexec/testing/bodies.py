@@ -19,10 +19,9 @@ from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type
 from hloexec.core.ir import ArrayShape, Literal
 from hloexec.core.structs import define, frozen
 from hloexec.language.element_types import accepted_element_types
-from hloexec.language.text.shape_text import literal_text
+from hloexec.language.text.shapes import literal_text
 from hloexec.ops.registry import OPCODES
-from hloexec.testing.arrays import arrays
-from hloexec.testing.shapes import shapes
+from hloexec.testing.arrays import arrays, shapes
 
 Dimensions = tuple[int, ...]
 _Choice = TypeVar("_Choice")

@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hloexec.core.arguments import named_computation, require_flags, require_module
-from hloexec.core.dtypes import ElementType, Kind
+from hloexec.core.dtypes import ElementType, Kind, largest_number, least_number, part_type, smallest_normal
 from hloexec.core.ir import UNBOUNDED, ArrayShape, Computation, Module
-from hloexec.core.precision import largest_number, least_number, part_type, smallest_normal
 from hloexec.core.values import TOKEN, Array, Ints, Token, Value
 from hloexec.engine.inputs import demands_on, require_memory, require_values, value_of
 from hloexec.engine.inputs.distributions import column_demand, float_range, integer_range, random_array

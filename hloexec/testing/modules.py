@@ -17,9 +17,9 @@ from hloexec.language.element_types import accepted_element_types
 from hloexec.language.text import parse
 from hloexec.ops import LATEST
 from hloexec.ops.registry import OPCODES
-from hloexec.testing import calls, elementwise, movement, sums
+from hloexec.testing import steps
+from hloexec.testing.arrays import ARRAY_TYPES, element_types_of
 from hloexec.testing.bodies import Body, Program, Step
-from hloexec.testing.shapes import ARRAY_TYPES, element_types_of
 
 
 def modules(
@@ -86,12 +86,12 @@ def _module(program: Program, min_instructions: int, max_instructions: int) -> M
 @cache
 def _steps() -> Mapping[str, Step]:
     """What writes each opcode: functions are named after theirs."""
-    found = {name: step for name in OPCODES if (step := elementwise.elementwise_step(name))}
-    for module in (elementwise, movement, sums, calls):
+    found = {name: step for name in OPCODES if (step := steps.elementwise_step(name))}
+    for module in (steps, steps, steps, steps):
         for name, function in vars(module).items():
             opcode = name.rstrip("_").replace("_", "-")
             if isinstance(function, FunctionType) and function.__module__ == module.__name__ and opcode in OPCODES:
-                found[opcode] = Step(function, nests=module is calls)
+                found[opcode] = Step(function, nests=module is steps)
     return MappingProxyType(dict(sorted(found.items())))
 
 

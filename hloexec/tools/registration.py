@@ -99,7 +99,7 @@ register(
         "hloexec.tools.diffing.Diff hloexec.tools.diffing.folders.FolderDiff",
         "hloexec.report.judging.folder_diffs",
         {
-            "diff": f"{_PRINTED}.Sides hloexec.tools.diffing.Diff hloexec.report.judging.pairs.Pair",
+            "diff": f"{_PRINTED}.Sides hloexec.tools.diffing.Diff hloexec.report.judging.diffs.Pair",
             "diff-folders": f"{_PRINTED}.Sides hloexec.tools.diffing.folders.FolderDiff",
         },
         runs=True,

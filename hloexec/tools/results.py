@@ -11,8 +11,8 @@ from hloexec.core.ir import ArrayShape, Module, leaf_shapes
 from hloexec.core.values import Array, index_of, label_of, labelled_arrays
 from hloexec.core.wording import listing
 from hloexec.errors import InputError, LiteralError, warn
-from hloexec.language.literals.entries import entries, holds_values
-from hloexec.language.literals.pairing import are_numbered, pairings
+from hloexec.language.literals.files import entries, holds_values
+from hloexec.language.literals.trees import are_numbered, pairings
 from hloexec.language.loading import load_with_values
 
 

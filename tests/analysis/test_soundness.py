@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec import testing
-from hloexec.analysis.buffers.dataflow import analyse
-from hloexec.analysis.buffers.flattening import flatten
+from hloexec.analysis.buffers.dataflow import analyse, flatten
 from hloexec.analysis.buffers.live_ranges import lifetimes
-from hloexec.analysis.dataflow.open_values import depending_leaves
+from hloexec.analysis.dataflow.dependences import depending_leaves
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from hloexec.core.ir.buffer_assignment import BufferAssignment, Position, Use
 from hloexec.errors import HloWarning, InputError, ParseError
-from hloexec.language.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
-from hloexec.language.text.dumps.buffer_assignment_printer import format_buffer_assignment
+from hloexec.language.text.dumps.buffer_assignment import (
+    format_buffer_assignment,
+    merge_buffer_assignments,
+    parse_buffer_assignment,
+)
 from tests.buffers.dumps import seed_dump, xla_dumps
 from tests.drawing import examples
 

@@ -8,9 +8,8 @@ import pytest
 
 import hloexec
 from hloexec.analysis.buffers import compare_memory, memory_usage
-from hloexec.analysis.buffers.dataflow import analyse
-from hloexec.analysis.buffers.flattening import flatten
-from hloexec.analysis.buffers.sizes import PLAIN, TPU, byte_size, memory_space, target_of
+from hloexec.analysis.buffers.dataflow import analyse, flatten
+from hloexec.analysis.buffers.usage import PLAIN, TPU, byte_size, memory_space, target_of
 from hloexec.core.ir import Shape
 from hloexec.core.places import Place
 from tests.buffers.dumps import Dump, seed_dump, xla_dumps

@@ -12,8 +12,7 @@ import pytest
 
 from hloexec.cli import main
 from hloexec.report.json.deriving import keys_of
-from hloexec.report.json.records import classes_of, printed_records
-from hloexec.report.json.schemas import parts_of, printed_keys
+from hloexec.report.json.schemas import classes_of, parts_of, printed_keys, printed_records
 from tests.command_line import CommandLine
 from tests.records import read_record
 from tests.text.building import op

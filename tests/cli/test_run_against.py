@@ -167,7 +167,7 @@ def test_a_file_is_read_before_anything_runs(other: str, cli: CommandLine, monke
     cli("golden record dot.hlo -o bad.golden")
     for path in ("bad.hlo", "bad.npz", "bad.golden/expected.npz"):
         Path(path).write_text("nothing")
-    monkeypatch.setattr("hloexec.cli.execution.execute", lambda *_: pytest.fail("it has run"))
+    monkeypatch.setattr("hloexec.cli.running.execute", lambda *_: pytest.fail("it has run"))
     assert "bad." in cli.complaint("run dot.hlo --against", other)
 
 

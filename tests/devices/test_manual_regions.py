@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.devices.topology import Topology, device_counts
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.plan.spread import spread_of
+from hloexec.engine.exec.running import plan_of
+from hloexec.engine.plan.memory import spread_of
 from tests.devices.programs import jax
 from tests.drawing import examples
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import hloexec
-from hloexec.cli import progress
+from hloexec.cli import reports
 from hloexec.report import layout
 from tests.command_line import CommandLine
 
@@ -208,12 +208,12 @@ _SUM = """sum {
 def test_stages_are_shown_on_a_terminal_and_nowhere_else(
     files: dict[str, str], cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(reports, "_PATIENCE_SECONDS", 0.0)
     assert cli.complaint("diff", files["right"], files["wrong"], code=1) == ""
     shown = io.StringIO()
     terminal = Console(file=shown, force_terminal=True, width=100)
 
-    class Shown(progress.ProgressBar):
+    class Shown(reports.ProgressBar):
         def _show(self, *given: Any) -> None:
             super()._show(*given)
             if self._bar is not None:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec.core.values import flat
-from hloexec.engine.exec import machine, ownership, plans
+from hloexec.engine.exec import machine, placement, running
 from hloexec.engine.exec.code import compiling
-from hloexec.engine.exec.code.code import sources
-from hloexec.engine.exec.code.compiling import code_of
+from hloexec.engine.exec.code.compiling import code_of, sources
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops import registry
@@ -173,7 +172,7 @@ def test_a_loop_is_counted_and_reported_as_the_machine_does(monkeypatch: pytest.
     assert 0 < counted.peak_bytes <= walked.peak_bytes
 
 
-@pytest.mark.skipif(ownership.UNSHARED_VARIABLE < 0, reason="this Python does not count references")
+@pytest.mark.skipif(placement.UNSHARED_VARIABLE < 0, reason="this Python does not count references")
 @pytest.mark.usefixtures("at_once")
 def test_a_carried_buffer_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     body, following = LOOPS["an update of what is carried"]
@@ -249,7 +248,7 @@ ENTRY e {{ n = s32[] parameter(0)
 def test_code_is_readable_and_says_what_is_hoisted() -> None:
     body, following = LOOPS["what does not depend on the iteration"]
     module = hloexec.parse(LOOP.format(body=body, next=following, trips=3))
-    (loop, entry) = sources(code_of(plans.plan_of(module)))
+    (loop, entry) = sources(code_of(running.plan_of(module)))
     assert re.search(r"a = multiply\((\w+), \1\)  # f32\[4\]", entry)
     assert "multiply" not in loop
     assert re.search(r"add\((\w+), a, \1\)  # b: f32\[4\]\n +count \+= 1\n", loop)
@@ -336,7 +335,7 @@ def test_a_counter_that_wraps_around_is_no_counter() -> None:
     """From 100, 100 more is -56 in s8, and the loop goes on."""
     text = LOOP.format(body="  a = f32[4] add(x, y)", next="a, y", trips=127).replace("s32", "s8")
     text = text.replace("one = s8[] constant(1)", "one = s8[] constant(100)")
-    (loop, _) = sources(code_of(plans.plan_of(hloexec.parse(text))))
+    (loop, _) = sources(code_of(running.plan_of(hloexec.parse(text))))
     assert "count" not in loop
 
 
@@ -344,7 +343,7 @@ def test_values_that_are_only_computed_with_lie_in_buffers() -> None:
     """Three values a step, of which two are alive at once, beside the two that are carried and change places."""
     body = "  a = f32[4] add(x, y)\n  b = f32[4] multiply(a, y)\n  c = f32[4] subtract(a, b)\n  d = f32[4] add(c, x)"
     module = hloexec.parse(LOOP.format(body=body, next="c, d", trips=50))
-    (loop, _) = sources(code_of(plans.plan_of(module)))
+    (loop, _) = sources(code_of(running.plan_of(module)))
     before, within = loop.split("while iteration != until:")
     assert before.count("empty((4,), 'float32')") == 1
     assert " = add(" not in within and " = multiply(" not in within
@@ -363,7 +362,7 @@ def test_values_that_are_copied_into_others_lie_in_buffers(copied: str) -> None:
         f"  b = f32[2] multiply(h, g)\n  w = f32[4] {copied}"
     )
     module = hloexec.parse(LOOP.format(body=body, next="w, x", trips=30))
-    (loop, _) = sources(code_of(plans.plan_of(module)))
+    (loop, _) = sources(code_of(running.plan_of(module)))
     before, within = loop.split("while iteration != until:")
     assert "empty((2,), 'float32')" in before
     assert " = multiply(" not in within
@@ -417,7 +416,7 @@ def test_rows_are_written_to_a_copy_of_what_the_caller_gives(old: str, new: str)
 def test_values_that_are_carried_twice_are_left_alone() -> None:
     body = "  a = f32[4] add(x, y)\n  b = f32[4] add(a, x)"
     module = hloexec.parse(LOOP.format(body=body, next="b, b", trips=50))
-    (loop, _) = sources(code_of(plans.plan_of(module)))
+    (loop, _) = sources(code_of(running.plan_of(module)))
     assert ".copy()" not in loop
     require_same(module, X / 1e20, X / 1e20)
 
@@ -452,7 +451,7 @@ def test_loops_that_go_round_in_circles(name: str, trips: int) -> None:
     if name in ("a fixed point", "a circle of eight"):
         counted = Statistics()
         hloexec.run(module, X / 8, X, statistics=counted)
-        (loop, _) = sources(code_of(plans.plan_of(module)))
+        (loop, _) = sources(code_of(running.plan_of(module)))
         assert "skipped" in loop
 
 
@@ -463,7 +462,7 @@ def test_a_loop_that_draws_random_numbers_goes_on() -> None:
         "  b = f32[4] maximum(x, d)"
     )
     text = LOOP.format(body=body, next="b, y", trips=300)
-    (loop, _) = sources(code_of(plans.plan_of(hloexec.parse(text))))
+    (loop, _) = sources(code_of(running.plan_of(hloexec.parse(text))))
     assert "skipped" not in loop
     require_same(hloexec.parse(text), 0 * X, X)
 

@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.core.values import mapped
 from hloexec.engine.exec.observers import Attached
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.plan.kernels import Forward
 from hloexec.engine.plan.steps import inner_plans
 from hloexec.errors import EvaluationError, InputError

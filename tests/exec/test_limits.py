@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hloexec
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.exec.statistics import Statistics
 from tests.command_line import CommandLine
 

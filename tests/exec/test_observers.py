@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hloexec
 from hloexec.core.values import flat
 from hloexec.engine.exec import observers as observing
-from hloexec.engine.exec import plan_of, run, showing, watching
+from hloexec.engine.exec import plan_of, run, watching
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.errors import EvaluationError, InputError
 from tests.exec.programs import COUNTING_LOOP, parsed
@@ -230,8 +230,8 @@ def test_large_regions_are_shown_one_value_after_the_other_with_the_same_bits(mo
     """
     x = np.random.default_rng(0).standard_normal((512, 1024), np.float32) / 96
     found = []
-    for most in (showing._MOST_BYTES, -1):
-        monkeypatch.setattr(showing, "_MOST_BYTES", most)
+    for most in (watching._MOST_BYTES, -1):
+        monkeypatch.setattr(watching, "_MOST_BYTES", most)
         recorder, module = Recorder(), parsed(text)
         run(module, x, observers=[recorder])
         assert any(isinstance(step.kernel, RegionKernel) for step in plan_of(module).steps)

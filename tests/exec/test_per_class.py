@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hloexec
-from hloexec.engine.exec.lockstep import per_class_loops
+from hloexec.engine.exec.lockstep import per_class
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops import registry
@@ -242,10 +242,10 @@ def test_an_error_names_the_step_and_the_way_to_it(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("cores", [1, 4, 5])
 def test_side_by_side_or_not_the_values_are_the_same(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(per_class_loops, "core_count", lambda: cores)
+    monkeypatch.setattr(per_class, "core_count", lambda: cores)
     taken: set[int] = set()
     monkeypatch.setattr(
-        per_class_loops, "in_blocks", lambda run, count, _: [taken.add(n) or run(n, n + 1) for n in range(count)]
+        per_class, "in_blocks", lambda run, count, _: [taken.add(n) or run(n, n + 1) for n in range(count)]
     )
     module = hloexec.parse(LOOP.format(step=OWN))
     given = inputs(shared=False)

@@ -11,9 +11,8 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.engine.exec.code import scalars
-from hloexec.engine.exec.code.code import sources
-from hloexec.engine.exec.code.compiling import code_of, loop_code_of
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.code.compiling import code_of, loop_code_of, sources
+from hloexec.engine.exec.running import plan_of
 from tests.plan.loops import loop
 from tests.plan.ways import RUNS, bits, same_in_all_runs
 

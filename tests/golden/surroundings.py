@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import hloexec
-from hloexec.core.openblas import openblas_kernels
+from hloexec.core.process import openblas_kernels
 from hloexec.tools.golden import find_goldens
 from tests.golden.sums import SUMS
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.analysis.dataflow.decisions import decided_leaves
+from hloexec.analysis.dataflow.dependences import decided_leaves
 from hloexec.analysis.numerics.comparison import Comparison, Verdict
 from hloexec.analysis.numerics.sampling.spread import Membership, groups_of, membership
 from tests.text.building import module

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hloexec.core.openblas import openblas_function, openblas_libraries
+from hloexec.core.process import openblas_function, openblas_libraries
 from hloexec.ops import resources
 from hloexec.ops.resources import hold_blas, matmul, single_threaded_blas
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from hloexec.core.dtypes import element_type
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.plan.callee import PlanCallee
 from hloexec.errors import UnsupportedError
 from tests.drawing import examples

@@ -13,12 +13,12 @@ import pytest
 
 import hloexec
 from hloexec.core.ir import Module
-from hloexec.engine.exec.lockstep import per_class_loops
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.lockstep import per_class
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.plan import planner
 from hloexec.engine.plan.passes import fuse
-from hloexec.engine.plan.regions import blocks
+from hloexec.engine.plan.regions import region
 from hloexec.engine.plan.regions.region import Region, RegionKernel
 from hloexec.ops import resources
 from hloexec.ops.attributes import computation_names
@@ -64,7 +64,7 @@ def same_in_all_runs(text: str, *inputs: object) -> object:
 def thread_count(count: int) -> Iterator[None]:
     """Let hloexec believe in so many cores."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (resources, per_class_loops, blocks):
+        for module in (resources, per_class, region):
             patch.setattr(module, "core_count", lambda: count)
         resources._pool.cache_clear()
         yield
@@ -78,9 +78,9 @@ def small_regions(block_bytes: int = 400) -> Iterator[None]:
         patch.setattr(fuse, "LEAST_BYTES", 1)
         patch.setattr(planner, "LEAST_BYTES", 1)
         patch.setattr(fuse, "_LEAST_BYTES_ALONE", 1)
-        patch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
-        patch.setattr(blocks, "_SMALL_BLOCK_BYTES", 16)
-        patch.setattr(blocks, "_LITTLE_WORK", 0)
+        patch.setattr(region, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(region, "_SMALL_BLOCK_BYTES", 16)
+        patch.setattr(region, "_LITTLE_WORK", 0)
         yield
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import hloexec
 from hloexec import testing
-from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.precision import largest_number, part_type, smallest_normal
+from hloexec.core.dtypes import ELEMENT_TYPES, largest_number, part_type, smallest_normal
 from hloexec.errors import InputError, ResourceError
 from hloexec.ops.common import widen
 from tests.drawing import examples

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.analysis.buffers.running import RunEstimate, run_estimate
+from hloexec.analysis.buffers.usage import RunEstimate, run_estimate
 from hloexec.core.dtypes import element_type
 from hloexec.core.ir import ArrayShape, Literal
 from hloexec.errors import HloWarning, ParseError, ResourceError
-from hloexec.language.text.shape_text import literal_text
+from hloexec.language.text.shapes import literal_text
 from hloexec.tools.summary import summarize
 from tests.text import oracle
 from tests.text.building import op

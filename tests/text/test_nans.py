@@ -9,7 +9,7 @@ from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
 from hloexec.core.ir import ArrayShape, Literal
 from hloexec.errors import ParseError
 from hloexec.language.text import parse
-from hloexec.language.text.shape_text import literal_text
+from hloexec.language.text.shapes import literal_text
 from tests.text import oracle
 
 pytest.importorskip("jax", reason="the texts are compared with XLA's")

@@ -12,7 +12,7 @@ import hloexec
 from hloexec import parse
 from hloexec.core.ir import AxisRef, DimensionSharding, Mesh, NamedSharding
 from hloexec.errors import HloWarning, ParseError, UnsupportedError, VerificationError
-from hloexec.language.text.attributes.shardy import meshes_of, parse_manual_axes, parse_meshes, parse_shardings
+from hloexec.language.text.attributes.annotations import meshes_of, parse_manual_axes, parse_meshes, parse_shardings
 from tests.text.building import op
 from tests.text.cases import UNKNOWN, without_marks
 

@@ -1,9 +1,13 @@
 """Memory usage of a module: its values, their live ranges, sharing of buffers, and comparison with XLA."""
 
-from hloexec.analysis.buffers.comparison import AllocationUse, Difference, MemoryComparison, compare_memory
-from hloexec.analysis.buffers.files import load_buffer_assignment
-from hloexec.analysis.buffers.sizes import Target
-from hloexec.analysis.buffers.usage import LiveValue, MemoryUsage, Peak, memory_usage
+from hloexec.analysis.buffers.comparison import (
+    AllocationUse,
+    Difference,
+    MemoryComparison,
+    compare_memory,
+    load_buffer_assignment,
+)
+from hloexec.analysis.buffers.usage import LiveValue, MemoryUsage, Peak, Target, memory_usage
 from hloexec.core.ir.buffer_assignment import (
     Allocation,
     AssignedValue,

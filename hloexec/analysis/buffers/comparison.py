@@ -1,14 +1,8 @@
-"""Comparison of our live ranges with those of XLA's buffer assignment, value by value.
-
-Values are matched by instruction and tuple index. If both schedules are equal, the live ranges must be equal, too.
-
-XLA since jaxlib 0.12 writes an element of a tuple as an operand (`p#1`), without the get-tuple-element that its
-schedule has. The text does not say when that runs: instructions that one side alone has and that define no value are
-left out of both schedules. The peak is not compared then, nor the end of a live range at such an instruction.
-"""
+"""Comparison of our live ranges with those of XLA's buffer assignment, value by value."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
@@ -18,13 +12,39 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.analysis.buffers.usage import LiveValue, MemoryUsage, Peak
-from hloexec.core.arguments import wrong
+from hloexec.core.arguments import require_path, wrong
 from hloexec.core.ir import Shape, TupleShape
 from hloexec.core.ir.buffer_assignment import Allocation, BufferAssignment, LiveRange
 from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described
 from hloexec.errors import InputError
+from hloexec.language.interop.content import decoded, unpacked
+from hloexec.language.loading import file_contents
+from hloexec.language.text.dumps.buffer_assignment import merge_buffer_assignments, parse_buffer_assignment
 from hloexec.language.text.dumps.lines import index_text
+
+
+def load_buffer_assignment(*paths: str | os.PathLike[str]) -> BufferAssignment:
+    """Read a buffer assignment from one file that contains all of it, or from the several files that newer XLA writes.
+
+    These are `…-buffer-assignment.txt`, `…-buffer-assignment-values.txt`, `…-live-range.txt` and
+    `…-memory-usage-report.txt`; any subset will do. Files may be gzipped; `-` reads standard input. Raises InputError
+    if a file cannot be read or the files do not belong together, and ParseError if one is not a buffer assignment.
+    """
+    if not paths:
+        raise InputError("load_buffer_assignment needs the path of a file, but none was given")
+    for path in paths:
+        require_path("path", path)
+    return merge_buffer_assignments([_read(path) for path in paths])
+
+
+def _read(path: str | os.PathLike[str]) -> BufferAssignment:
+    packed, filename = file_contents(path, "hloexec.parse_buffer_assignment")
+    data = unpacked(packed, filename)
+    if not data.strip():
+        raise InputError(f"{filename} is empty; expected a buffer assignment")
+    return parse_buffer_assignment(decoded(data, filename), filename=filename)
+
 
 _Key: TypeAlias = tuple[str, tuple[int, ...]]
 """`LiveValue.key`."""

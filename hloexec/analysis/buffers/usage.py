@@ -1,25 +1,114 @@
-"""The memory that a module's values need while it runs as scheduled, estimated from the module alone.
-
-Every value has a size, a memory space and a live range; values that share a buffer count once. Buffers get no
-addresses, so a compiler that packs them needs at least as much, unless it lets a result reuse the buffer of an operand
-that dies with it, which the live ranges count as live at the same time.
-"""
+"""The sizes of values, and the memory that they need while a module runs as scheduled, or as hloexec runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from math import prod
 
-from hloexec.analysis.buffers.dataflow import analyse
-from hloexec.analysis.buffers.flattening import flatten
+from hloexec.analysis.buffers.dataflow import analyse, flatten
 from hloexec.analysis.buffers.live_ranges import lifetimes
-from hloexec.analysis.buffers.sizes import Target, byte_size, memory_space, target_of
 from hloexec.core.arguments import require_module
-from hloexec.core.ir import Module, Shape
+from hloexec.core.ir import (
+    UNBOUNDED,
+    ArrayShape,
+    BufferShape,
+    FirstElement,
+    Layout,
+    Module,
+    Shape,
+    TupleShape,
+    subshapes,
+)
 from hloexec.core.structs import frozen, told
 from hloexec.core.values import Described, Ints, Pairs
+from hloexec.engine.exec.running import plan_of
+from hloexec.engine.plan.memory import entry_peak_bytes
+from hloexec.errors import ResourceError, UnsupportedError, unwarned
 from hloexec.language.text.dumps.lines import index_text
 from hloexec.language.verifier import verify
+from hloexec.ops.registry import Role, role_of
+
+_COMBINED = -1
+_EXTENT_BYTES = 4
+"""A dynamic array is followed by the size of each dimension."""
+
+
+@frozen
+class Target:
+    """How a backend stores tuples: bytes of a pointer, and what the table is padded to a multiple of."""
+
+    name: str
+    pointer_bytes: int
+    """The size of a pointer."""
+    table_alignment: int
+    """What the sizes of tables of pointers are multiples of."""
+
+
+PLAIN = Target("cpu or gpu", 8, 1)
+TPU = Target("tpu", 4, 32)
+
+
+def target_of(module: Module) -> Target:
+    """Which kind of machine a module was compiled for: arrays in two-dimensional tiles mean a TPU."""
+    for instruction in module.entry:
+        for _, shape in subshapes(instruction.shape):
+            if isinstance(shape, ArrayShape) and shape.layout and any(len(tile) > 1 for tile in shape.layout.tiles):
+                return TPU
+    return PLAIN
+
+
+def byte_size(shape: Shape, target: Target) -> int:
+    """Bytes of the value itself: of a tuple, the table of pointers without what they point to.
+
+    A dimension without a bound counts as one element; tokens take nothing.
+    """
+    if isinstance(shape, TupleShape):
+        return _rounded_up(target.pointer_bytes * len(shape.elements), target.table_alignment)
+    shape = shape.array_shape
+    if not shape.is_array:
+        return 0 if shape.is_token else target.pointer_bytes
+    layout = shape.layout or Layout()
+    sizes = tuple(1 if size == UNBOUNDED else size for size in shape.dimensions)
+    if len(layout.minor_to_major) == len(sizes):
+        sizes = tuple(sizes[dimension] for dimension in reversed(layout.minor_to_major))
+    for tile in layout.tiles:
+        sizes = _tiled(sizes, tile)
+    count = _rounded_up(prod(sizes), max(1, layout.tail_padding_alignment_in_elements))
+    bits = layout.element_size_in_bits or max(8, shape.element_type.bits)
+    prefix = layout.dynamic_shape_metadata_prefix_bytes
+    extents = _EXTENT_BYTES * shape.rank if shape.is_dynamic and not prefix else 0
+    return prefix + -(-count * bits // 8) + extents
+
+
+def _tiled(sizes: Ints, tile: Ints) -> Ints:
+    """Dimensions from major to minor after one tile: `[m, n]` with `(t, u)` is `[⌈m/t⌉, ⌈n/u⌉, t, u]`.
+
+    A tile dimension `*` joins the dimension to the next more minor one.
+    """
+    sizes = (1,) * (len(tile) - len(sizes)) + sizes
+    major = sizes[: len(sizes) - len(tile)]
+    counts: list[int] = []
+    extents: list[int] = []
+    carried = 1
+    for size, extent in zip(sizes[len(major) :], tile, strict=True):
+        carried *= size
+        if extent != _COMBINED:
+            counts.append(-(-carried // max(1, extent)))
+            extents.append(max(1, extent))
+            carried = 1
+    return (*major, *counts, *extents)
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def memory_space(shape: Shape) -> int:
+    """The memory space of a value's layout, which is its color in a buffer assignment; 0 for tables of pointers."""
+    if isinstance(shape, BufferShape):
+        shape = shape.element
+    return shape.layout.memory_space if isinstance(shape, ArrayShape) and shape.layout is not None else 0
 
 
 @frozen
@@ -203,3 +292,40 @@ def highest(values: Sequence[LiveValue], end: int) -> Peak:
         if live > peak.bytes:
             peak = Peak(live, time)
     return peak
+
+
+@frozen
+class RunEstimate:
+    """The most bytes that a run allocates beyond its inputs, on one device, and the instruction where it does."""
+
+    bytes: int
+    """How many bytes."""
+    instruction: str | None
+
+
+def run_estimate(module: Module) -> RunEstimate | None:
+    """What `hloexec.run` is estimated to allocate; None where the module needs what hloexec does not have.
+
+    Raises VerificationError where the module is not well-formed.
+    """
+    # The substitutes for unknown constants do not affect the memory of a run.
+    with unwarned():
+        try:
+            plan = plan_of(module)
+        except UnsupportedError:
+            return None
+        except ResourceError:
+            sizes = {name: sum(sizes) for name, sizes in _constants_to_make(module)}
+            largest = max(sizes, key=lambda name: sizes[name], default=None)
+            return RunEstimate(sum(sizes.values()), largest)
+        peak = entry_peak_bytes(plan)
+    return RunEstimate(peak, None if plan.peak_step is None else plan.peak_step.instruction.name)
+
+
+def _constants_to_make(module: Module) -> Iterator[tuple[str, list[int]]]:
+    """The constants that take memory only in a run, which is too large for a plan, with the bytes of their leaves."""
+    for computation in module:
+        for instruction in computation:
+            if role_of(instruction) is Role.CONSTANT:
+                leaves = instruction.attributes.literal.leaves()
+                yield instruction.name, [leaf.shape.byte_size for leaf in leaves if isinstance(leaf.held, FirstElement)]

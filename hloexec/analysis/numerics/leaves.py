@@ -13,15 +13,14 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.arrays import as_array
+from hloexec.core.arrays import as_array, branches
 from hloexec.core.dtypes import ElementType, Kind, element_type, element_type_of
 from hloexec.core.ir import ArrayShape
-from hloexec.core.pytrees import branches
 from hloexec.core.structs import UNTOLD, define, frozen, told
 from hloexec.core.values import WHOLE, Array, Token, Value, index_of, leaves
 from hloexec.core.wording import listing, natural_number
 from hloexec.errors import InputError, warn
-from hloexec.language.literals.pairing import pairings
+from hloexec.language.literals.trees import pairings
 from hloexec.ops.traits import Index
 
 _DEEPEST = 10_000

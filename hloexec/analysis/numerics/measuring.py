@@ -22,8 +22,15 @@ import numpy as np
 
 from hloexec.analysis.numerics.leaves import ErrorMap, MapMaker, blocks
 from hloexec.analysis.numerics.tolerances import Tolerance
-from hloexec.core.dtypes import DType, ElementType, element_type_of
-from hloexec.core.precision import largest_number, part_type, smallest_normal, unit_roundoff
+from hloexec.core.dtypes import (
+    DType,
+    ElementType,
+    element_type_of,
+    largest_number,
+    part_type,
+    smallest_normal,
+    unit_roundoff,
+)
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide

@@ -43,10 +43,9 @@ import attrs
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.arguments import require_choice, require_number
-from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of, smallest_normal, unit_roundoff
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes, leaf_shapes
-from hloexec.core.lifetimes import remembered
-from hloexec.core.precision import smallest_normal, unit_roundoff
+from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.wording import argument
 from hloexec.errors import InputError

@@ -1,4 +1,4 @@
-"""Elements of a result that depend on what HLO, or the text, leaves open (`dataflow.open_values`): if they
+"""Elements of a result that depend on what HLO, or the text, leaves open (`dataflow.dependences`): if they
 differ, nothing can be said of them.
 
 Which leaves depend on it, the text tells. Which of their elements do, a run on the inputs tells: a mask goes along with
@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.calls import CallKind, call_of
-from hloexec.analysis.dataflow.open_values import open_leaves, open_values
+from hloexec.analysis.dataflow.dependences import open_leaves, open_values
 from hloexec.analysis.numerics.comparison import LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.core.dtypes import element_type_of

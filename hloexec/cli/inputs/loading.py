@@ -1,30 +1,197 @@
-"""Loading a module and its inputs as the command-line options say.
-
-Snapshots in commands: a module with the inputs and the result of an execution.
-"""
+"""Loading a module and its inputs as the command-line options say, scripts and values of the host included."""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import click
 
 from hloexec.cli.run_options import Given
-from hloexec.core.structs import frozen
-from hloexec.core.wording import quoted
-from hloexec.errors import InputError
+from hloexec.core.structs import define, frozen
+from hloexec.core.values import Value
+from hloexec.core.wording import natural_number, quoted
+from hloexec.errors import HloError, InputError
+from hloexec.language import literals
 
 if TYPE_CHECKING:
-    from hloexec.core.ir import Computation, Module
+    from hloexec.core.ir import Computation, Module, Shape
     from hloexec.core.values import Value
     from hloexec.engine.devices.topology import Topology
     from hloexec.engine.options import Options
     from hloexec.language.interop import Snapshot
     from hloexec.report.json.printed import Run
+
+
+@define(eq=False)
+class HostValues:
+    """The values for a run's infeeds and recvs, and the files for its outfeeds and sends."""
+
+    _infeed: tuple[Value, ...] | None
+    _outfeed: str | None
+    _received: dict[int, tuple[Value, ...]]
+    _sent: dict[int, str]
+    _files: dict[str, list[list[Value]]] = attrs.field(factory=dict, init=False)
+    """The values that each device sends, by file."""
+
+    def on_devices(self, count: int) -> dict[str, Any]:
+        """The options of the run; every device receives the same values."""
+        for path in (*self._sent.values(), *([self._outfeed] if self._outfeed else [])):
+            self._files[path] = [[] for _ in range(count)]
+        transfers = [
+            self._received | {channel: self._files[path][device] for channel, path in self._sent.items()}
+            for device in range(count)
+        ]
+        return {
+            "infeed": None if self._infeed is None else [self._infeed] * count,
+            "outfeed": None if self._outfeed is None else self._files[self._outfeed],
+            "host_transfers": transfers if self._received or self._sent else None,
+        }
+
+    def save(self) -> None:
+        """Write the requested files; with several devices, keys begin with the device number."""
+        for path, devices in self._files.items():
+            literals.save(path, tuple(map(tuple, devices)) if len(devices) > 1 else tuple(devices[0]))
+
+
+def host_values(
+    infeed: str | None, outfeed: str | None, received: Sequence[tuple[str, str]], sent: Sequence[tuple[str, str]]
+) -> HostValues:
+    """Read the values for a run; raises InputError or click.BadParameter if they cannot be used."""
+    found: dict[int, tuple[Value, ...]] = {}
+    files: dict[int, str] = {}
+    for key, path in received:
+        channel = _channel(key, found, "'--recv'")
+        found[channel] = _values(path, f"recvs through channel {key}")
+    for key, path in sent:
+        channel = _channel(key, found | files, "'--send'")
+        files[channel] = _archive(path, "'--send'")
+    if outfeed is not None:
+        _archive(outfeed, "'--outfeed'")
+    return HostValues(None if infeed is None else _values(infeed, "infeeds"), outfeed, found, files)
+
+
+def _values(path: str, what: str) -> tuple[Value, ...]:
+    """The values in a file, in order."""
+    values = literals.load(path)
+    if not isinstance(values, tuple):
+        raise InputError(f"{path!r} must hold the values for {what} under the keys 0, 1, … (0.0, 0.1, … for a tuple)")
+    return values
+
+
+def _channel(key: str, known: Mapping[int, Any], option: str) -> int:
+    channel = natural_number(key)
+    if channel is None:
+        raise click.BadParameter(f"{key!r} is not a channel number", param_hint=option)
+    if channel in known:
+        raise click.BadParameter(f"channel {channel} is given twice", param_hint=option)
+    return channel
+
+
+def _archive(path: str, option: str) -> str:
+    if not path.lower().endswith(".npz"):
+        raise click.BadParameter(
+            f"{path!r} must be a .npz file, because there may be several values", param_hint=option
+        )
+    return path
+
+
+def imported_function(where: str) -> Callable[..., Any]:
+    """Import the function `module:name`, also from the working folder, as `python -m` does."""
+    module_name, _, name = where.partition(":")
+    if not name:
+        raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {quoted(where)} names no function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise click.UsageError(f"--custom-call: {where} cannot be imported: {error}") from error
+    if not callable(found):
+        raise click.UsageError(f"--custom-call: {where} is not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def is_script(path: str) -> bool:
+    """Whether a path of inputs is `FILE.py:FUNCTION`."""
+    file, colon, name = path.rpartition(":")
+    return bool(colon) and file.endswith(".py") and name.isidentifier()
+
+
+def script_inputs(where: str, module: Module, computation: Computation, seed: int) -> dict[int, Value]:
+    """The values by parameter that the function `FILE.py:FUNCTION` returns for a module, and for a `seed` if it takes
+    one.
+
+    It returns a list with a value per parameter, or a mapping from some parameters' names or numbers to values.
+    """
+    from hloexec.engine.exec.arguments import values_by_number
+
+    path, _, name = where.rpartition(":")
+    found = _called(path, name, module, seed)
+    if not isinstance(found, (list, tuple, dict)):
+        raise InputError(
+            f"{where} must return a list with a value per parameter, or a dict, but returned {quoted(found)}"
+        )
+    values: dict[int, Any] = {}
+    if isinstance(found, dict):
+        values = values_by_number(computation, found)
+    elif len(found) != len(computation.parameters):
+        raise InputError(
+            f"{where} must return {len(computation.parameters)} values, one per parameter of {computation.name}, but "
+            f"returned {len(found)}"
+        )
+    else:
+        values = dict(enumerate(found))
+    for number, value in values.items():
+        parameter = computation.parameters[number]
+        values[number] = _value(value, parameter.shape, f"{where}: parameter {number} ({parameter.name})")
+    return values
+
+
+def _value(given: object, shape: Shape, what: str) -> Value:
+    """A value from a script, checked against a shape; InputError, which calls it `what`, if it does not fit."""
+    from hloexec.engine.exec.arguments import value_leaves
+    from hloexec.engine.inputs import value_of
+
+    leaves = value_leaves(given, shape, what)
+    return value_of(shape, lambda number, _: leaves[number])
+
+
+def _called(path: str, name: str, module: Module, seed: int) -> object:
+    spec = spec_from_file_location("_hloexec_inputs", path)
+    if spec is None or spec.loader is None or not os.path.exists(path):
+        raise InputError(f"cannot read {path!r}: there is no such file")
+    script = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(script)
+        function = getattr(script, name, None)
+        if not callable(function):
+            raise InputError(f"{path} has no function {name}")
+        return function(module, **({"seed": seed} if _takes_seed(function) else {}))
+    except HloError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path}:{name} raised {type(error).__name__}: {error}") from error
+
+
+def _takes_seed(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter `seed`."""
+    try:
+        return "seed" in signature(function).parameters
+    except (TypeError, ValueError):  # a function of an extension may not say
+        return False
 
 
 def recorded_inputs(
@@ -75,7 +242,7 @@ def prepared(file: str, given: Given) -> Prepared:
     Raises before inputs are generated if the module cannot run. A snapshot runs on its own inputs unless others are
     given.
     """
-    from hloexec.cli.memory_advice import memory_advice
+    from hloexec.cli.running import memory_advice
     from hloexec.language.loading import load_with_values
 
     options = attrs.evolve(given.options, is_observed=True)
@@ -90,8 +257,8 @@ def prepared(file: str, given: Given) -> Prepared:
 def required_topology(module: Module, options: Options) -> Topology:
     """The devices; raises if the module cannot run on them, before gigabytes of inputs are generated."""
     from hloexec.engine.devices.topology import topology_of
-    from hloexec.engine.exec.lockstep.participation import require_devices
-    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.exec.lockstep.communication import require_devices
+    from hloexec.engine.exec.running import plan_of
     from hloexec.engine.plan.memory import require_memory
 
     plan = plan_of(module, options)
@@ -103,7 +270,6 @@ def required_topology(module: Module, options: Options) -> Topology:
 
 def _values_and_result(snapshot: Snapshot, topology: Topology, given: Given) -> tuple[list[list[Value]], Value | None]:
     """The inputs, and a snapshot's result for them."""
-    from hloexec.cli.inputs.loading import recorded_inputs
 
     entry = snapshot.module.entry
     if not snapshot.inputs_per_device or given.different_inputs or given.inputs:
@@ -122,7 +288,7 @@ def values_per_device(
     verify: bool = True,
 ) -> list[list[Value]]:
     """The inputs of a computation (by default the entry), as the options say: one list for all devices, or one each."""
-    from hloexec.cli.devices import inputs_per_device
+    from hloexec.cli.running import inputs_per_device
 
     chosen = module.entry if computation is None else computation
     return inputs_per_device(
@@ -139,7 +305,6 @@ def _parameter_values(
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
-    from hloexec.cli.inputs.scripts import is_script, script_inputs
     from hloexec.core.arguments import parameter_numbers
     from hloexec.language import literals
 

@@ -1,24 +1,21 @@
-"""The debugger's commands: one method each, which prints plain text.
-
-The shell is Python's `cmd.Cmd`. What a command does is a method of `hloexec.stepping.Stepper`; here its words are read,
-and what it found is printed.
-
-The words behind a command of the debugger: numbers, names of values, and what is set.
-"""
+"""The debugger's commands, from a terminal, a script or the command line."""
 
 from __future__ import annotations
 
 import cmd
+import sys
 from collections.abc import Callable, Iterable, Iterator
 
 import click
 import numpy as np
 
 from hloexec.cli.problems import advice_for, commands_at_hand
+from hloexec.core.files import opened
 from hloexec.core.ir import ArrayShape, Instruction
+from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.core.wording import braced, counted, natural_number, quoted, suggestion
-from hloexec.errors import HloError, InputError, printable
+from hloexec.errors import HloError, InputError, os_errors_named, printable
 from hloexec.language import literals
 from hloexec.language.origins import hlo_line
 from hloexec.report.running.stepping import level_line, listing, statistics_lines, stop_lines, value_lines
@@ -26,6 +23,49 @@ from hloexec.tools.stepping.breakpoints import parsed
 from hloexec.tools.stepping.conditions import expression, value_of_text
 from hloexec.tools.stepping.controlling import Level, Stop
 from hloexec.tools.stepping.stepper import Stepper, found_instruction
+
+
+@frozen
+class Line:
+    """A command and where it is from."""
+
+    text: str
+    place: str
+
+
+def lines_of_file(path: str) -> list[Line]:
+    """The lines of a script; InputError where it cannot be read."""
+    with os_errors_named(f"read the script {path!r}"), opened(path, from_shell=True) as file:
+        try:
+            return _numbered(path, file.read().decode("utf-8-sig").splitlines())
+        except UnicodeDecodeError as error:
+            raise InputError(f"the script {path!r} is not text in UTF-8") from error
+
+
+def lines_of_input() -> list[Line]:
+    """The lines of standard input, which is no terminal."""
+    return _numbered("<stdin>", sys.stdin.read().removeprefix("\ufeff").splitlines())
+
+
+def _numbered(name: str, lines: Iterable[str]) -> list[Line]:
+    return [Line(text, f"{name}:{number}") for number, text in enumerate(lines, 1)]
+
+
+def run_lines(shell: Shell, lines: Iterable[Line]) -> bool:
+    """Carry out commands; returns whether one was to quit. InputError, with its place, for one that is wrong."""
+    for line in lines:
+        text = line.text.strip()
+        if not text or text.startswith("#"):
+            continue
+        shell.echo(printable(f"{PROMPT}{text}"))
+        try:
+            if shell.execute(text):
+                return True
+        except HloError as error:
+            if shell.has_failed:
+                raise
+            raise type(error)(f"{line.place}: {error}") from error
+    return False
 
 
 def require_nothing(name: str, rest: str) -> None:
@@ -216,7 +256,7 @@ class Shell(cmd.Cmd):
         self._say(stop_lines(stop, self.stepper.module, self.stepper.device_count))
 
     def _result_lines(self) -> Iterator[str]:
-        from hloexec.cli.devices import labelled_values
+        from hloexec.cli.running import labelled_values
 
         def label(index: tuple[int, ...]) -> str:
             return f"result{braced(index)}" if index else "result"

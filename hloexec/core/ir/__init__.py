@@ -2,7 +2,19 @@
 of opcodes are in `ops`."""
 
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.ir.instruction import Alias, Computation, EntryLayout, Instruction, Module, Span
+from hloexec.core.ir.instruction import (
+    Alias,
+    Computation,
+    ConvolutionDimensionNumbers,
+    EntryLayout,
+    Instruction,
+    Module,
+    PaddingDimension,
+    SliceDimension,
+    Span,
+    Window,
+    WindowDimension,
+)
 from hloexec.core.ir.literal import FirstElement, Literal
 from hloexec.core.ir.metadata import (
     FileLocation,
@@ -44,13 +56,6 @@ from hloexec.core.ir.sharding import (
     ShardingType,
     TileSharding,
     TupleSharding,
-)
-from hloexec.core.ir.window import (
-    ConvolutionDimensionNumbers,
-    PaddingDimension,
-    SliceDimension,
-    Window,
-    WindowDimension,
 )
 
 __all__ = [

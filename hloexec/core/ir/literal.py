@@ -13,8 +13,8 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir.shape import ArrayShape, Shape
+from hloexec.core.process import memory_limit_bytes
 from hloexec.core.structs import frozen
-from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array
 from hloexec.core.wording import byte_text
 from hloexec.errors import ResourceError

@@ -1,9 +1,17 @@
-"""The origin of an instruction: names and source positions that frameworks attach."""
+"""Where instructions come from, and what parameters are named after."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 from hloexec.core.structs import frozen
 from hloexec.core.values import Pairs
+from hloexec.core.wording import suggestion
+
+if TYPE_CHECKING:
+    from hloexec.core.ir import Instruction
 
 
 @frozen
@@ -79,3 +87,122 @@ class OriginalValue:
     """`origin={…}`: the values of the module before optimization that this one corresponds to, verbatim."""
 
     text: str
+
+
+_PATH = re.compile(r"[A-Za-z_]\w*([\[.].*)?")
+_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\['\w+'\]|\w+")
+_FIRST_BRACKET = re.compile(r"__+")
+_NUMBER = re.compile(r"\[(?P<bracketed>\d+)\](?=.)|(?P<plain>\d+)[/.](?=.)")
+"""The number of an argument at the beginning of a path, as in `[0]['w']`."""
+_WORD = re.compile(r"[^\W_]+")
+_ONLY_DIGITS = re.compile(r"[\W\d_]*")
+
+
+def mangled(path: str) -> str:
+    """A path as JAX writes it where a name may hold letters, digits and `_` only."""
+    return re.sub(r"\W", "_", path)
+
+
+def path_of(parameter: Instruction) -> str | None:
+    """The path that the metadata of a parameter holds, if any."""
+    path = None if parameter.metadata is None else parameter.metadata.op_name
+    return path if path and _PATH.fullmatch(path) else None
+
+
+def stem_of(parameter: Instruction) -> str:
+    """The name of a parameter without the number that JAX appends."""
+    return parameter.name.partition(".")[0]
+
+
+@frozen
+class Within:
+    """A parameter for a path that lacks the argument: its number, and what names the argument."""
+
+    number: int
+    argument: str
+    position: int | None
+    """The argument's number, where the path begins with it."""
+
+
+class ParameterNames:
+    """Finds the parameters that a path may mean. A path as JAX writes it counts before one that is the same but for
+    what separates its words."""
+
+    def __init__(self, parameters: Sequence[Instruction]) -> None:
+        self._parameters = parameters
+        self._whole: dict[tuple[int, str], set[int]] = {}
+        self._within: dict[tuple[int, str], set[tuple[int, str]]] = {}
+        for number, parameter in enumerate(parameters):
+            path, stem = path_of(parameter), stem_of(parameter)
+            for text in (stem,) if path is None else (path, stem):
+                for form in _forms(text):
+                    self._whole.setdefault(form, set()).add(number)
+            for argument, form in _ends(stem) if path is None else _ends_of_path(path):
+                self._within.setdefault(form, set()).add((number, argument))
+
+    def whole(self, path: str) -> list[int]:
+        """The numbers of the parameters that a path with the argument's name may mean."""
+        found = (self._whole[form] for form in _forms(path) if form in self._whole)
+        return sorted(next(found, ()))
+
+    def within(self, path: str) -> list[Within]:
+        """The parameters that a path without the argument's name may mean."""
+        found = [Within(number, argument, None) for number, argument in self._ending(path)]
+        numbered = _NUMBER.match(path)
+        if numbered is not None:
+            position = int(numbered["bracketed"] or numbered["plain"])
+            found += [Within(number, argument, position) for number, argument in self._ending(path[numbered.end() :])]
+        return found
+
+    def _ending(self, path: str) -> list[tuple[int, str]]:
+        if _ONLY_DIGITS.fullmatch(path):
+            return []  # which may be the number of an argument
+        found = (self._within[form] for form in _forms(path) if form in self._within)
+        return sorted(next(found, ()))
+
+    def near(self, path: str) -> str:
+        """The end of a sentence about a path that means none: a name that it may be meant for."""
+        words = _words(path)
+        names: dict[str, str] = {}
+        for parameter in self._parameters:
+            for text in (stem_of(parameter), path_of(parameter)):
+                if text is not None:
+                    names.setdefault(_words(text), parameter.name)
+        ends = [name for text, name in names.items() if words and text.endswith("_" + words)]
+        if len(ends) == 1:
+            return f"; did you mean {ends[0]}?"
+        known = [parameter.name for parameter in self._parameters]
+        return suggestion(path, known) or suggestion(words, names, text=lambda text: names[text])
+
+    def listed(self, numbers: Sequence[int]) -> str:
+        """Parameters that a path may mean, in words."""
+        return "parameter " + " or ".join(f"{number} ({self._parameters[number].name})" for number in numbers)
+
+
+def _words(path: str) -> str:
+    return "_".join(_WORD.findall(path))
+
+
+def _forms(path: str) -> list[tuple[int, str]]:
+    """What a path equals another one in, the closest first."""
+    forms = enumerate((path, mangled(path), _words(path)))
+    return [(place, form) for place, form in forms if form]
+
+
+def _ends_of_path(path: str) -> Iterator[tuple[str, tuple[int, str]]]:
+    """What names the argument, and what follows."""
+    argument = _ARGUMENT.match(path)
+    if argument is not None and argument.end() < len(path):
+        for form in _forms(path[argument.end() :]):
+            yield argument[0], form
+
+
+def _ends(stem: str) -> Iterator[tuple[str, tuple[int, str]]]:
+    """The same of a name, in which `_` may be a part of a word, and `__` begins with a bracket or ends with one."""
+    bracket = _FIRST_BRACKET.search(stem, 1)
+    end = len(stem) if bracket is None else bracket.end() - 1
+    for place in range(1, end):
+        if stem[place] == "_":
+            yield stem[:place], (1, stem[place:])
+    if bracket is not None and (words := _words(stem[bracket.end() :])):
+        yield stem[: bracket.start()], (2, words)

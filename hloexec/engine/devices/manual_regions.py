@@ -1,56 +1,161 @@
-"""The boundaries of manual regions, in modules that XLA has not partitioned yet.
-
-Outside a manual region, the module describes whole arrays, and every device holds the whole; inside, each device holds
-its own tile. Where a region begins (GlobalToLocalShape, SPMDFullToShardShape), a device takes its tile of the whole
-that it holds; where it ends (LocalToGlobalShape, SPMDShardToFullShape), devices assemble their tiles. Devices whose
-tiles belong to the same array form a group. Devices that hold copies of a tile are in different groups, so that copies
-which differ stay different, as in XLA.
-
-Two tilings define everything: those of the operand and of the result. One of them is the whole array's, the other is
-the one inside the region. With o(e) and r(e) for the tiles of partition e in them, and G for the partitions that hold
-the same copy as d in the result's tiling,
-
-    result_d[r(e)] = operand_e[o(e)]   for all e in G;   at the beginning of a region, operand_d[o(e)].
-
-Source: Shardy, round trip through HLO; XLA, SPMD partitioner (manual subgroups), MLIR-HLO export of sharding.
-"""
+"""Which partition holds which tile of a sharded array, and the boundaries of manual regions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from hloexec.core.ir import (
     ArrayShape,
+    AxisRef,
     Computation,
     Instruction,
+    Mesh,
     Module,
     NamedSharding,
     Shape,
     Sharding,
     ShardingType,
     TileSharding,
+    TupleShape,
     TupleSharding,
+    flat_shapes,
     parts_of,
 )
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.engine.devices.tiles import (
-    Tiles,
-    along_axes,
-    index_of,
-    partitions_named,
-    places,
-    sharding_of,
-    tiles_of,
-    untiled,
-)
-from hloexec.engine.devices.topology import Group, Topology
+from hloexec.engine.devices.topology import MOST_DEVICES, Group, Topology
 from hloexec.errors import InputError, ParseError, UnsupportedError
-from hloexec.language.text.attributes.shardy import meshes_of, parse_manual_axes, parse_shardings
+from hloexec.language.text.attributes.annotations import meshes_of, parse_manual_axes, parse_shardings
 from hloexec.ops.registry import CUSTOM_CALLS, Role, find_custom_call, role_of, traits_of
+
+Tiles: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+"""Partition numbers, by tile and number of the copy."""
+
+_COPIES = frozenset({ShardingType.REPLICATED, ShardingType.MANUAL})
+
+
+def untiled(rank: int, partitions: int) -> Tiles:
+    """One tile, the whole array, of which each partition has its own copy."""
+    return np.arange(partitions, dtype=np.int64).reshape((1,) * rank + (-1,))
+
+
+def tiles_of(sharding: TileSharding | NamedSharding, rank: int, partitions: int) -> Tiles:
+    """The tiles of a sharding of an array; `partitions` is the number there are where the sharding names none.
+
+    Raises UnsupportedError, with a clause, for shardings that say of no tile who holds it, or do not fit the rank.
+    """
+    if isinstance(sharding, NamedSharding):
+        return _named_tiles(sharding, rank, partitions)
+    if sharding.type in _COPIES:
+        return untiled(rank, partitions)
+    if sharding.type is not ShardingType.TILED:
+        raise UnsupportedError(f"a sharding is {sharding.type.value}, which gives partitions no tiles")
+    sizes = sharding.tile_dimensions
+    kinds = sharding.last_tile_dims or ((ShardingType.REPLICATED,) if sharding.last_tile_dim_replicate else ())
+    if len(sizes) - len(kinds) != rank:
+        raise UnsupportedError(
+            f"a sharding has tiles of {len(sizes) - len(kinds)} dimensions, but the array has {rank}"
+        )
+    for kind in kinds:
+        if kind not in _COPIES:
+            raise UnsupportedError(f"a sharding has subgroups that are {kind.value}")
+    if min(sizes, default=1) < 1:
+        raise UnsupportedError("a sharding has tiles of no size")
+    _require_sensible(math.prod(sizes))
+    numbers = sharding.iota.expand() if sharding.iota is not None else np.array(sharding.devices, np.int64)
+    return _checked(numbers.reshape((*sizes[:rank], -1)))
+
+
+def _named_tiles(sharding: NamedSharding, rank: int, partitions: int) -> Tiles:
+    if sharding.mesh.maximal_device is not None:
+        raise UnsupportedError("a sharding is maximal, which gives partitions no tiles")
+    if sharding.unreduced or sharding.kind is ShardingType.UNREDUCED:
+        raise UnsupportedError("a sharding has unreduced axes, whose values are parts of a sum")
+    if sharding.kind is not None:
+        return untiled(rank, partitions)
+    if len(sharding.dimensions) != rank:
+        raise UnsupportedError(f"a sharding has {len(sharding.dimensions)} dimensions, but the array has {rank}")
+    return along_axes(sharding.mesh, [dimension.axes for dimension in sharding.dimensions])
+
+
+def along_axes(mesh: Mesh, dimensions: Sequence[Sequence[AxisRef]]) -> Tiles:
+    """The tiles of an array whose dimensions are cut along these axes of a mesh, major to minor."""
+    axes = [axis for dimension in dimensions for axis in dimension]
+    sizes = dict(mesh.axes)
+    _require_sensible(math.prod(sizes.values()))
+    if min(sizes.values(), default=1) < 1:
+        raise UnsupportedError("a sharding has axes of no size")
+    try:
+        rows = mesh.along(axes)
+    except ValueError as error:
+        raise UnsupportedError(f"the axes of a sharding do not fit its mesh: {error}") from error
+    counts = [
+        math.prod(sizes[axis.name] if axis.sub_axis is None else axis.sub_axis[1] for axis in dimension)
+        for dimension in dimensions
+    ]
+    return _checked(np.moveaxis(rows.reshape(-1, *counts), 0, -1))
+
+
+def sharding_of(
+    computation: Computation,
+    instruction: Instruction,
+    own: Callable[[Instruction], Sharding | None] = attrgetter("sharding"),
+) -> Sharding | None:
+    """The sharding of an instruction's result; that of an element of a tuple, where it has none, is the tuple's. `own`
+    gives what an instruction itself says."""
+    stated = own(instruction)
+    if stated is not None or role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
+        return stated
+    (source,) = computation.operands_of(instruction)
+    sharding = sharding_of(computation, source, own)
+    if not isinstance(sharding, TupleSharding):
+        return sharding
+    counts = [len(flat_shapes(part)) for part in parts_of(source.shape)]
+    if sum(counts) != len(sharding.elements):
+        return None
+    index = instruction.attributes.index
+    start = sum(counts[:index])
+    elements = sharding.elements[start : start + counts[index]]
+    return TupleSharding(elements) if isinstance(instruction.shape, TupleShape) else elements[0]
+
+
+def partitions_named(sharding: Sharding) -> int | None:
+    """How many partitions a sharding is for; None where it says nothing of them, as {replicated} does."""
+    if isinstance(sharding, TupleSharding):
+        return max((count for element in sharding.elements if (count := partitions_named(element))), default=None)
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh.device_count
+    if sharding.type is ShardingType.MAXIMAL:
+        return (sharding.devices[0] if sharding.device is None else sharding.device) + 1
+    return math.prod(sharding.tile_dimensions) if sharding.type is ShardingType.TILED else None
+
+
+def _require_sensible(count: int) -> None:
+    if not 0 < count <= MOST_DEVICES:
+        raise UnsupportedError(f"a sharding is for {count} devices, where 1 to {MOST_DEVICES} are possible")
+
+
+def _checked(tiles: Tiles) -> Tiles:
+    if not np.array_equal(np.sort(tiles, axis=None), np.arange(tiles.size)):
+        raise UnsupportedError(f"a sharding for {tiles.size} partitions must name each of 0 to {tiles.size - 1} once")
+    return tiles
+
+
+def index_of(place: Sequence[int], tile: Sequence[int]) -> tuple[slice, ...]:
+    """Where a tile of such a size lies in the whole array."""
+    return tuple(slice(number * size, (number + 1) * size) for number, size in zip(place, tile, strict=True))
+
+
+def places(tiles: Tiles) -> Iterator[tuple[int, tuple[int, ...], int]]:
+    """Each partition, its tile, and the number of its copy."""
+    for index, partition in np.ndenumerate(tiles):
+        yield int(partition), index[:-1], index[-1]
+
 
 _Place: TypeAlias = "tuple[int, ...]"
 """A tile, by its number in each dimension."""

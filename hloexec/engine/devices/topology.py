@@ -1,8 +1,4 @@
-"""The devices of a run, and their groups in collectives.
-
-A device is one partition of one replica; its number is replica · partitions + partition. A collective's groups list
-replicas, partitions or devices, depending on its attributes (XLA: AllReduce, AllToAll, CollectivePermute).
-"""
+"""The devices of a run, their groups in collectives, and their transfers."""
 
 from __future__ import annotations
 
@@ -20,6 +16,92 @@ from hloexec.core.wording import argument, counted, natural_number
 from hloexec.errors import InputError, ParseError
 from hloexec.ops.attributes import attribute_fields
 from hloexec.ops.registry import traits_of
+
+
+@frozen
+class FromHost:
+    """The value is (data, token), the data being what the host gives next."""
+
+    channel: int | None
+    """None for the infeed."""
+
+
+@frozen
+class ToHost:
+    """The first operand is sent to the host."""
+
+    channel: int | None
+    """None for the outfeed."""
+
+
+@frozen
+class FromDevice:
+    """The value is (data, token), the data being what another device sent; zeros where none should."""
+
+    channel: int | None
+    pairs: tuple[tuple[int, int], ...] | None
+    """The sender and receiver; if the text does not say, the sender and the receiver on the channel."""
+
+
+@frozen
+class ToDevice:
+    """The first operand is sent to another device."""
+
+    channel: int | None
+    pairs: tuple[tuple[int, int], ...] | None
+
+
+HostTransfer: TypeAlias = FromHost | ToHost
+Transfer: TypeAlias = HostTransfer | FromDevice | ToDevice
+
+_INCOMING = ("infeed", "recv-done")
+_OUTGOING = ("outfeed", "send")
+_FEEDS = ("infeed", "outfeed")
+
+TRANSFERS = frozenset({*_INCOMING, *_OUTGOING, "recv", "send-done"})
+"""The opcodes of transfers."""
+
+
+def transfer_of(computation: Computation, instruction: Instruction) -> Transfer | None:
+    """What an instruction transfers; None where no data move."""
+    opcode = instruction.opcode
+    if opcode not in _INCOMING and opcode not in _OUTGOING:
+        return None
+    is_incoming = opcode in _INCOMING
+    channel = channel_of(computation, instruction)
+    if opcode in _FEEDS or _said(computation, instruction, "is_host_transfer"):
+        return FromHost(channel) if is_incoming else ToHost(channel)
+    pairs = source_target_pairs(computation, instruction)
+    return FromDevice(channel, pairs) if is_incoming else ToDevice(channel, pairs)
+
+
+def channel_of(computation: Computation, instruction: Instruction) -> int | None:
+    """The channel of a send, recv or one of their dones; None for feeds."""
+    found = _said(computation, instruction, "channel_id")
+    return found if isinstance(found, int) else None
+
+
+def reason_against(computation: Computation, instruction: Instruction) -> str | None:
+    """Why a transfer cannot be made, as a clause; None where it can."""
+    if instruction.opcode in _FEEDS or not _said(computation, instruction, "is_host_transfer"):
+        return None
+    if channel_of(computation, instruction) is None:
+        return "it has no channel_id, so the host cannot tell which transfer it is"
+    return None
+
+
+def _said(computation: Computation, instruction: Instruction, name: str) -> bool | int | None:
+    """An attribute of a transfer; a done that lacks it has that of its start, where that is its operand."""
+    own: bool | int | None = getattr(instruction.attributes, name, None)
+    start, _, suffix = instruction.opcode.rpartition("-")
+    if suffix != "done" or (own is not None and own is not False) or not instruction.operands:
+        return own
+    before = computation.by_name.get(instruction.operands[0])
+    if before is None or before.opcode != start:
+        return own
+    theirs: bool | int | None = getattr(before.attributes, name, None)
+    return theirs
+
 
 Group: TypeAlias = "dict[int, int]"
 """The devices that act together, in their order, by the numbers that the instruction's attributes use for them."""
@@ -177,7 +259,7 @@ def device_counts(module: Module) -> tuple[int, int]:
     if counts != [1, 1]:
         return counts[0], counts[1]
     if module.frontend_attributes:
-        from hloexec.language.text.attributes.shardy import meshes_of
+        from hloexec.language.text.attributes.annotations import meshes_of
 
         # A mesh that cannot be read is an error where it is needed.
         with suppress(ParseError):
@@ -185,7 +267,7 @@ def device_counts(module: Module) -> tuple[int, int]:
     for computation in module:
         for instruction in computation:
             if instruction.sharding is not None:
-                from hloexec.engine.devices.tiles import partitions_named
+                from hloexec.engine.devices.manual_regions import partitions_named
 
                 counts[1] = max(counts[1], partitions_named(instruction.sharding) or 1)
             named = _devices_named(instruction) or _members(computation, instruction)

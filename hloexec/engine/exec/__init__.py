@@ -10,8 +10,7 @@ from hloexec.engine.exec.observers import (
     Progress,
     ProgressObserver,
 )
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import run, run_devices
+from hloexec.engine.exec.running import plan_of, run, run_devices
 from hloexec.engine.plan.program import Requirement, unsupported
 
 __all__ = [

@@ -13,10 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from hloexec.core.arguments import described, parameter_numbers, wrong
-from hloexec.core.arrays import as_value, exact_integers, is_foreign, may_become
+from hloexec.core.arrays import as_value, exact_integers, is_branch, is_foreign, may_become, tree_leaves
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape, map_shape
-from hloexec.core.pytrees import is_branch, tree_leaves
 from hloexec.core.values import TOKEN, Array, Token, Value
 from hloexec.core.wording import listing
 from hloexec.engine.devices.varying import Varying, of_position, of_positions

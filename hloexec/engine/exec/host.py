@@ -12,7 +12,7 @@ from hloexec.core.ir import Shape, TupleShape
 from hloexec.core.structs import define
 from hloexec.core.values import TOKEN
 from hloexec.core.wording import argument
-from hloexec.engine.devices.transfers import FromHost, ToHost
+from hloexec.engine.devices.topology import FromHost, ToHost
 from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.plan.kernels import leaves, unflatten

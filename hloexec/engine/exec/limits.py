@@ -1,4 +1,4 @@
-"""Limits that users set on a run: loop iterations and time."""
+"""Limits that users set on a run, and errors at a step, with their location."""
 
 from __future__ import annotations
 
@@ -10,14 +10,57 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.ir import leaf_shapes
+from hloexec.core.ir import Instruction, leaf_shapes
 from hloexec.core.structs import define
-from hloexec.core.wording import argument, braced
+from hloexec.core.wording import argument, braced, on_devices, truncated
 from hloexec.engine.devices.varying import Varying
+from hloexec.engine.exec.observers import call_path
 from hloexec.engine.exec.tasks import Frame, Loop
-from hloexec.engine.plan.steps import Plan, Scope, While
-from hloexec.errors import ResourceError
+from hloexec.engine.plan.steps import Context, PartError, Plan, Scope, Step, While
+from hloexec.errors import EvaluationError, HloError, InputError, ResourceError, UnsupportedError
 from hloexec.ops.registry import OPCODES, Role
+
+_TEXT_LENGTH = 300
+
+
+def with_place(error: Exception, step: Step, context: Context | None, devices: Sequence[int] = ()) -> HloError:
+    """The error of a kernel, with the instruction, the way to it, where its source is, and the devices it ran for."""
+    if isinstance(error, PartError) and isinstance(error.__cause__, Exception):
+        step, error = error.step, error.__cause__
+    instruction = step.instruction
+    text = str(error) if isinstance(error, HloError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    lines = [
+        f"%{instruction.name} {computation_text(step, context)} failed{on_devices(devices)}: {text}",
+        f"  {instruction_text(instruction, step)}",
+    ]
+    metadata = instruction.metadata
+    if metadata is not None and metadata.source_file:
+        lines.append(f"  from {metadata.source_file}:{metadata.source_line or '?'}")
+    kind: type[HloError] = EvaluationError
+    if isinstance(error, (InputError, UnsupportedError, ResourceError)):
+        kind = type(error)
+    elif isinstance(error, MemoryError):
+        kind = ResourceError
+    return kind("\n".join(lines))
+
+
+def computation_text(step: Step, context: Context | None) -> str:
+    """The computation that a step was written in, and the way to it."""
+    calls = call_path(step.scope, context).calls
+    return f"in computation {step.scope.computation.name}" + (
+        f", reached through {' / '.join(map(str, calls))}" if calls else ""
+    )
+
+
+def instruction_text(instruction: Instruction, step: Step | None = None) -> str:
+    """One line for an instruction: name, shape, opcode and operands with their shapes, shortened."""
+    by_name = step.scope.computation.by_name if step is not None else {}
+    operands = ", ".join(
+        f"{by_name[name].shape} %{name}" if name in by_name else f"%{name}" for name in instruction.operands
+    )
+    text = f"%{instruction.name} = {instruction.shape} {instruction.opcode}({operands})"
+    return truncated(text, _TEXT_LENGTH)
+
 
 _SHOWN_ELEMENTS = 4
 """Of a larger value that a condition reads, the shape alone is shown."""

@@ -21,16 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.core.values import TOKEN
-from hloexec.engine.devices.topology import Topology
-from hloexec.engine.devices.transfers import FromDevice, FromHost, ToDevice, ToHost
+from hloexec.engine.devices.topology import FromDevice, FromHost, ToDevice, ToHost, Topology
 from hloexec.engine.devices.varying import Classes, Varying, combined, merged, of_position, of_positions
 from hloexec.engine.exec.code.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, is_long, loop_code_of
-from hloexec.engine.exec.faults import with_place
 from hloexec.engine.exec.host import CONTEXT, Host, exchanged
+from hloexec.engine.exec.limits import with_place
 from hloexec.engine.exec.lockstep.communication import Communicator, Waiting, results_of
-from hloexec.engine.exec.lockstep.per_class import EachClass
-from hloexec.engine.exec.lockstep.per_class_loops import ClassOperands, lone_frame, parts_of_loop, side_by_side
-from hloexec.engine.exec.ownership import is_free
+from hloexec.engine.exec.lockstep.per_class import ClassOperands, EachClass, lone_frame, parts_of_loop, side_by_side
+from hloexec.engine.exec.placement import is_free
 from hloexec.engine.exec.tasks import Frame, Join, Loop, Task, in_order, merged_task
 from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
 from hloexec.engine.plan.steps import (
@@ -47,7 +45,7 @@ from hloexec.engine.plan.steps import (
 from hloexec.errors import HloError
 
 if TYPE_CHECKING:
-    from hloexec.engine.exec.code.code import Code
+    from hloexec.engine.exec.code.compiling import Code
 
 
 class Scheduler:
@@ -307,7 +305,7 @@ class Machine(Scheduler):
         try:
             return code.function(arguments, *more)
         except Exception as error:
-            from hloexec.engine.exec.code.code import place_of
+            from hloexec.engine.exec.code.compiling import place_of
 
             place = place_of(error, context)
             if place is None:

@@ -1,22 +1,61 @@
-"""Placement: where in the arena a run's large arrays shall lie.
-
-An arena gives each array the smallest gap that is large enough, and knows nothing of those that follow: an array that
-is needed for one step only may lie in front of one that stays, in a gap that is too small for what comes next. A plan
-without large loops says how large its arrays are and how long they live, so that they can be packed before the run. The
-arena takes that as advice: whether a place is free is counted there.
-"""
+"""Ownership of arrays, and where in the arena those of a run that are large shall lie."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
 
 from hloexec.core.structs import define
+from hloexec.engine.devices.varying import Varying
 from hloexec.engine.plan.kernels import NO_SLOT
-from hloexec.engine.plan.regions.packing import Span, packed
+from hloexec.engine.plan.regions.block_program import Span, packed
 from hloexec.engine.plan.steps import Plan, Step
-from hloexec.ops.resources import LEAST_BYTES, Placed, aligned
+from hloexec.ops.resources import LEAST_BYTES, Placed, aligned, is_own
+
+
+def is_free(slots: Sequence[object], slot: int) -> bool:
+    """Whether only a slot and the tuple of a step's operands refer to an array, which owns its memory."""
+    return _references(slots, slot) == _UNSHARED + 1 and is_own(slots[slot])
+
+
+def free_classes(slots: Sequence[object], slot: int) -> tuple[bool, ...]:
+    """The same for each class of a value of which devices have several."""
+    split = slots[slot]
+    # This name refers to it, too.
+    if type(split) is not Varying or _references(slots, slot) != _UNSHARED + 2:
+        return ()
+    values = split.values
+    return tuple(_references(values, number) == _UNSHARED and is_own(values[number]) for number in range(len(values)))
+
+
+def is_held_twice(slots: Sequence[object], slot: int) -> bool:
+    """Whether a slot and the tuple of a step's operands are all that holds a value."""
+    return _references(slots, slot) == _UNSHARED + 1
+
+
+def _references(slots: Sequence[object], slot: int) -> int:
+    return sys.getrefcount(slots[slot])
+
+
+def _unshared_references() -> int:
+    """What `_references` gives for an array that only its slot refers to; -9 where counts mean nothing."""
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return _references([np.empty(1)], 0) if sys.implementation.name == "cpython" and has_lock else -9
+
+
+def _unshared_variable() -> int:
+    """The same where a variable takes the place of the slot."""
+    array = np.empty(1)
+    return -9 if _unshared_references() == -9 else sys.getrefcount(array)
+
+
+_UNSHARED = _unshared_references()
+UNSHARED_VARIABLE = _unshared_variable()
+"""What `sys.getrefcount` gives for a variable whose array nothing else refers to; -9 where counts mean nothing."""
+
 
 _IMPROVEMENT = 0.97
 """What packing has to save."""

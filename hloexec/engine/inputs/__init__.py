@@ -15,12 +15,11 @@ import attrs
 
 from hloexec.core.arguments import named_computation, require_flags, require_module, require_seed, wrong
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, map_shape
-from hloexec.core.system_memory import memory_limit_bytes
+from hloexec.core.process import memory_limit_bytes
 from hloexec.core.values import TOKEN, Array, Token, Value
 from hloexec.core.wording import byte_text
-from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
+from hloexec.engine.inputs.bounds import Range, frame_of, opaque_bounds, ranges_of
 from hloexec.engine.inputs.distributions import DISTRIBUTIONS, random_array
-from hloexec.engine.inputs.ranges import Range, ranges_of
 from hloexec.engine.inputs.tracing import parameter_demands
 from hloexec.errors import InputError, ResourceError
 from hloexec.language.verifier import explained

@@ -17,8 +17,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.precision import largest_number, part_type, smallest_normal
+from hloexec.core.dtypes import ElementType, Kind, largest_number, part_type, smallest_normal
 from hloexec.core.values import Array
 from hloexec.ops.intervals import Columns, Demand
 

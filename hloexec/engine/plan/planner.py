@@ -15,11 +15,10 @@ import numpy as np
 from hloexec.core.arrays import as_array, is_foreign
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import Computation, Instruction, Module
-from hloexec.core.lifetimes import collection_paused
+from hloexec.core.process import collection_paused, memory_limit_bytes
 from hloexec.core.structs import frozen
-from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.wording import argument, byte_text
-from hloexec.engine.devices.transfers import HostTransfer
+from hloexec.engine.devices.topology import HostTransfer
 from hloexec.engine.options import Options
 from hloexec.engine.plan.callee import PlanCallee
 from hloexec.engine.plan.kernels import InstructionKernel, Leaf, needs_conversion
@@ -72,26 +71,26 @@ class _Pass:
 
 
 def _share_copies(plan: Plan, options: Options) -> Plan:
-    from hloexec.engine.plan.passes.share import with_copies_shared
+    from hloexec.engine.plan.passes.sharing import with_copies_shared
 
     # Observers want each value as it is written.
     return plan if options.is_observed or options.numerics.overrides else with_copies_shared(plan)
 
 
 def _unroll(plan: Plan, options: Options) -> Plan:
-    from hloexec.engine.plan.passes.unroll import unrolled
+    from hloexec.engine.plan.passes.loops import unrolled
 
     return unrolled(plan, is_observed=options.is_observed)
 
 
 def _hoist(plan: Plan, options: Options) -> Plan:
-    from hloexec.engine.plan.passes.hoist import with_invariants_hoisted
+    from hloexec.engine.plan.passes.loops import with_invariants_hoisted
 
     return with_invariants_hoisted(plan, is_observed=options.is_observed)
 
 
 def _accumulate(plan: Plan, _: Options) -> Plan:
-    from hloexec.engine.plan.passes.accumulate import with_products_accumulated
+    from hloexec.engine.plan.passes.products import with_products_accumulated
 
     return with_products_accumulated(plan)
 
@@ -103,7 +102,7 @@ def _fuse(plan: Plan, options: Options) -> Plan:
 
 
 def _fold(plan: Plan, options: Options) -> Plan:
-    from hloexec.engine.plan.passes.fold import with_constants_folded
+    from hloexec.engine.plan.passes.sharing import with_constants_folded
 
     return plan if options.is_observed or options.numerics.rounding_seed is not None else with_constants_folded(plan)
 
@@ -122,13 +121,13 @@ def _count(plan: Plan, _: Options) -> Plan:
 
 
 def _allocate_buffers(plan: Plan, _: Options) -> Plan:
-    from hloexec.engine.plan.passes.buffers import with_buffers
+    from hloexec.engine.plan.passes.loops import with_buffers
 
     return with_buffers(plan)
 
 
 def _watch_for_cycles(plan: Plan, _: Options) -> Plan:
-    from hloexec.engine.plan.passes.cycles import with_cycles_watched
+    from hloexec.engine.plan.passes.induction import with_cycles_watched
 
     return with_cycles_watched(plan)
 
@@ -161,7 +160,7 @@ def run_passes(plan: Plan, options: Options, *, is_scheduled: bool) -> Plan:
 
         plan = inlined(plan, is_observed=options.is_observed, is_controlled=options.is_controlled)
     if any(part.fuses_multiply_add for part in options.numerics.parts) and options.last_pass != "inline":
-        from hloexec.engine.plan.passes.fma import with_fused_multiply_adds
+        from hloexec.engine.plan.passes.products import with_fused_multiply_adds
 
         plan = with_fused_multiply_adds(plan, options.numerics, is_scheduled=is_scheduled)
     if options.planner and options.last_pass not in _FIRST:

@@ -10,7 +10,7 @@ import attrs
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.wording import argument
-from hloexec.engine.devices.transfers import TRANSFERS, reason_against
+from hloexec.engine.devices.topology import TRANSFERS, reason_against
 from hloexec.engine.plan.schedule import callees_first, computation_named, effectful_computations, schedule
 from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names, has_words, unknown_words

@@ -23,8 +23,16 @@ import attrs
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.places import CallPath
 from hloexec.core.structs import define, frozen
-from hloexec.engine.devices.topology import Group, Topology, groups_of
-from hloexec.engine.devices.transfers import FromDevice, FromHost, HostTransfer, ToDevice, ToHost
+from hloexec.engine.devices.topology import (
+    FromDevice,
+    FromHost,
+    Group,
+    HostTransfer,
+    ToDevice,
+    ToHost,
+    Topology,
+    groups_of,
+)
 from hloexec.engine.plan.kernels import NO_SLOT, Kernel, Leaf, SlotTree, leaves
 from hloexec.ops.registry import traits_of
 from hloexec.ops.resources import Arenas

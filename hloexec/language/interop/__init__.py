@@ -74,7 +74,7 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
 
     what = f"{filename} ({form.value})"
     if form is Format.EXPORT:
-        from hloexec.language.interop.exports import module_of_export, read_export
+        from hloexec.language.interop.through_jaxlib import module_of_export, read_export
 
         export = read_export(data, filename)
         return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
@@ -125,7 +125,7 @@ def load_recorded(data: bytes, filename: str = "<bytes>", *, strict: bool = Fals
 
 
 def _module(file: ModuleFile, filename: str, strict: bool) -> Module:
-    from hloexec.language.interop.module_protos import module_of
+    from hloexec.language.interop.protos import module_of
 
     try:
         # Its text is read once more, which checks what a text is checked for, and gives messages a place.

@@ -66,7 +66,7 @@ def detect(data: bytes) -> Format:
     if _BUFFER_ASSIGNMENT_START.match(data, first):
         return Format.BUFFER_ASSIGNMENT
     if _CONTROL.search(data, 0, 4096):
-        from hloexec.language.interop.exports import is_export
+        from hloexec.language.interop.through_jaxlib import is_export
 
         return Format.EXPORT if is_export(data) else Format.PROTO
     # A computation of HLO may be called "module", so the first word alone decides nothing.

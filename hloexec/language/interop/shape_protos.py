@@ -1,12 +1,29 @@
-"""ShapeProto and LayoutProto to shapes (xla/xla_data.proto)."""
+"""ShapeProto, LayoutProto and LiteralProto to shapes and values (xla/xla_data.proto)."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.ir import UNBOUNDED, ArrayShape, BufferShape, Layout, Shape, SplitConfig, TupleShape
-from hloexec.errors import InputError
+import numpy as np
+
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.core.ir import (
+    UNBOUNDED,
+    ArrayShape,
+    BufferShape,
+    Layout,
+    Literal,
+    Shape,
+    SplitConfig,
+    TupleShape,
+    map_shape,
+)
+from hloexec.core.values import TOKEN, Array, Value
+from hloexec.core.wording import braced
+from hloexec.errors import InputError, UnsupportedError
 from hloexec.language.interop.wire import Message, read
 
 _ELEMENT_TYPE, _DIMENSIONS, _TUPLE_SHAPES, _LAYOUT, _IS_DYNAMIC_DIMENSION = 2, 3, 4, 5, 6
@@ -81,3 +98,120 @@ def _layout(layout: Message) -> Layout:
         split_configs=tuple(SplitConfig(split.integer(1), split.integers(2)) for split in layout.messages(17)),
         dynamic_shape_metadata_prefix_bytes=layout.integer(15),
     )
+
+
+def _fields(table: str) -> dict[str, int]:
+    """The fields of LiteralProto that hold elements, by the HLO names of their types."""
+    return {name: int(field) for name, field in (entry.split() for entry in table.split(","))}
+
+
+_IN_BYTES = _fields(
+    "s8 15, u8 3, s16 17, u16 16, f16 11, bf16 13, f32 8, f64 9, c64 12, c128 18, s1 30, s2 26, s4 21, u1 31, u2 27, "
+    "u4 22, f8e5m2 19, f8e4m3 28, f8e4m3fn 20, f8e4m3b11fnuz 23, f8e3m4 29, f8e5m2fnuz 24, f8e4m3fnuz 25, f4e2m1fn 32, "
+    "f8e8m0fnu 33"
+)
+"""What lies there as in memory, little-endian."""
+_AS_VARINTS = _fields("pred 2, s32 4, s64 5, u32 6, u64 7")
+_SHAPE, _TUPLE_LITERALS = 1, 10
+
+
+def literal_value(data: memoryview | bytes) -> Value:
+    """The value of a serialized LiteralProto; raises InputError where it is damaged, UnsupportedError where its shape
+    has dynamic dimensions."""
+    return _value(literal_of(data))
+
+
+def _value(literal: Literal) -> Value:
+    if isinstance(literal.value, tuple):
+        return tuple(map(_value, literal.value))
+    if literal.value is None and isinstance(literal.shape, ArrayShape) and literal.shape.is_array:
+        raise InputError(f"a literal of shape {literal.shape} has no elements")
+    return TOKEN if literal.value is None else literal.value
+
+
+def literal_of(data: memoryview | bytes, depth: int = 0) -> Literal:
+    """The literal of a serialized LiteralProto, elided where it has a shape and no elements."""
+    if depth > DEEPEST:
+        raise InputError(f"tuples nest deeper than {DEEPEST} levels")
+    message = read(data)
+    shape = shape_of(bytes(message.blob(_SHAPE)))
+    if isinstance(shape, TupleShape):
+        parts = tuple(literal_of(part, depth + 1) for part in message.blobs(_TUPLE_LITERALS))
+        return Literal(TupleShape(tuple(part.shape for part in parts)), parts)
+    if not isinstance(shape, ArrayShape) or not shape.is_array:
+        return Literal(shape, None)
+    if shape.is_dynamic:
+        raise UnsupportedError("a literal has dynamic dimensions, whose extents the file does not say")
+    if (_AS_VARINTS | _IN_BYTES)[shape.element_type.name] not in message and shape.element_count:
+        return Literal(shape, None)
+    elements = _elements(message, shape.element_type, shape.dimensions)
+    return Literal.from_array(_from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major), shape)
+
+
+def packed_value(data: memoryview) -> Value:
+    """The value of a literal as XLA writes it where a protocol buffer would be too large: the size of its shape in 64
+    bits, its shape, and its arrays as they lie in memory, elements of fewer than 8 bits next to one another."""
+    if len(data) < 8:
+        raise InputError(f"a literal should begin with 8 bytes, {len(data)} are left")
+    size = int(np.frombuffer(data[:8], "<i8")[0])
+    position = 8 + size
+    if not 0 <= size <= len(data) - 8:
+        raise InputError(f"the shape of a literal should have {size} bytes, {len(data) - 8} are left")
+
+    def array(leaf: ArrayShape | BufferShape) -> Value:
+        nonlocal position
+        shape = leaf.array_shape
+        if shape.is_dynamic or not shape.is_array:
+            raise UnsupportedError(f"the shape {shape} of a literal is not supported")
+        count, element_type = shape.element_count, shape.element_type
+        bits = 1 if element_type.kind is Kind.PRED else element_type.bits
+        start, position = position, position + -(-count * bits // 8)
+        if min(shape.dimensions, default=0) < 0 or position > len(data):
+            raise InputError(f"a literal of shape {shape} has {len(data) - start} bytes")
+        raw = data[start:position]
+        if bits < 8:
+            several = np.frombuffer(raw, np.uint8)[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)
+            raw = memoryview((several & ((1 << bits) - 1)).tobytes()[:count])
+        elements = _decoded(raw, element_type)
+        return _from_layout(elements, shape.dimensions, shape.stated_layout.minor_to_major)
+
+    return map_shape(shape_of(bytes(data[8:position])), array)
+
+
+def _elements(literal: Message, element_type: ElementType, dimensions: Sequence[int]) -> Array:
+    """The elements in the order of the layout."""
+    if element_type.name in _AS_VARINTS:
+        elements: Array = literal.varints(_AS_VARINTS[element_type.name])
+        # A negative s32 is written as 64 bits; the low half is it.
+        elements = (elements != 0) if element_type.kind is Kind.PRED else elements.astype(element_type.storage)
+    else:
+        raw = literal.bytes(_IN_BYTES[element_type.name])
+        size = element_type.byte_size
+        if len(raw) % size:
+            raise InputError(
+                f"a literal of {element_type.name} has {len(raw)} bytes, which is not a multiple of {size}"
+            )
+        elements = _decoded(raw, element_type)
+    if min(dimensions, default=0) < 0 or math.prod(dimensions) != len(elements):
+        shape = f"{element_type.name}[{','.join(map(str, dimensions))}]"
+        raise InputError(f"a literal of shape {shape} has {len(elements)} elements")
+    return elements
+
+
+def _decoded(raw: memoryview, element_type: ElementType) -> Array:
+    little_endian = np.dtype(element_type.storage).newbyteorder("<")
+    if element_type.bits >= 8 or not element_type.is_integral:
+        return np.frombuffer(raw, little_endian).astype(element_type.storage, copy=False)
+    unused = 8 - element_type.bits
+    # Shifting to the top and back extends the sign, or clears what is above an unsigned element.
+    return (np.frombuffer(raw, element_type.compute) << unused >> unused).astype(element_type.storage)
+
+
+def _from_layout(elements: Array, dimensions: Sequence[int], minor_to_major: Sequence[int]) -> Array:
+    """The array of the logical shape: dimensions are stored from the most major one to the most minor."""
+    minor_to_major = minor_to_major or range(len(dimensions))[::-1]
+    if sorted(minor_to_major) != list(range(len(dimensions))):
+        raise InputError(f"the layout {braced(minor_to_major)} does not fit {len(dimensions)} dimensions")
+    stored: Any = elements.reshape([dimensions[axis] for axis in reversed(minor_to_major)])
+    order = np.argsort(minor_to_major[::-1]) if minor_to_major else ()
+    return np.asarray(stored.transpose(order))

@@ -11,14 +11,54 @@ import numpy as np
 from hloexec.core import files
 from hloexec.core.arguments import require_path
 from hloexec.core.dtypes import element_type_of
+from hloexec.core.files import FilePath, opened
 from hloexec.core.ir import ArrayShape, BufferShape, Instruction, Shape, TupleShape, subshapes
-from hloexec.core.ir.parameter_names import ParameterNames, Within
+from hloexec.core.ir.metadata import ParameterNames, Within
 from hloexec.core.values import TOKEN, WHOLE, Array, Value, index_of, label_of
 from hloexec.core.wording import listing, natural_number
 from hloexec.errors import LiteralError, warn
-from hloexec.language.literals.entries import entries
-from hloexec.language.literals.npz import Entry, Expected, encode, keyed_leaves, write_npz
-from hloexec.language.literals.pairing import are_numbered, pairings
+from hloexec.language.literals.npz import Entry, Expected, encode, keyed_leaves, npz_entries, write_npz
+from hloexec.language.literals.trees import are_numbered, pairings
+
+_MAGIC = (b"PK", b"\x93N")
+_SUFFIXES = (".npz", ".npy")
+
+
+def holds_values(path: FilePath) -> bool:
+    """Whether a file is one of values rather than one of a module, by its name or its content."""
+    from hloexec.language.literals.xla import holds_literal
+
+    filename = os.fspath(path)
+    if filename.lower().endswith(_SUFFIXES):
+        return True
+    try:
+        with opened(path) as file:
+            return file.read(2) in _MAGIC or holds_literal(path)
+    except OSError:
+        return False  # which may be a module that a shell hands over
+
+
+def entries(path: FilePath) -> Iterator[Entry]:
+    """The entries of a file, with keys as `hloexec.literals` documents them; LiteralError where it holds no values."""
+    from hloexec.language.literals.xla import holds_literal, literal_entries
+
+    require_path("path", path)
+    filename = os.fspath(path)
+    try:
+        with opened(path) as file:
+            is_numpy = file.read(2) in _MAGIC
+        if not is_numpy and holds_literal(path):
+            yield from literal_entries(path)
+            return
+    except OSError as error:
+        raise LiteralError(f"cannot read {filename!r}: {error.strerror or error}") from error
+    if not is_numpy and not filename.lower().endswith(_SUFFIXES):
+        raise LiteralError(
+            f"{filename!r} holds no values: it is no .npz or .npy file, no serialized LiteralProto, and no text such "
+            "as f32[2] {1, 2}; of numbers without type and shape, numpy.save makes a .npy file"
+        )
+    yield from npz_entries(path)
+
 
 Path: TypeAlias = tuple[int, ...]
 Place: TypeAlias = tuple[int, Path, Expected]

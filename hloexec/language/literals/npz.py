@@ -20,8 +20,8 @@ from hloexec.core.arrays import as_array, exact_integers, is_foreign, may_become
 from hloexec.core.dtypes import ELEMENT_TYPES, DType, ElementType, element_type_of
 from hloexec.core.files import FilePath, opened
 from hloexec.core.ir import ArrayShape, TupleShape
+from hloexec.core.process import memory_limit_bytes
 from hloexec.core.structs import frozen
-from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import TOKEN, WHOLE, Array, Ints, Token, Value, label_of
 from hloexec.core.wording import natural_number
 from hloexec.errors import InputError, LiteralError

@@ -84,7 +84,7 @@ def literal_entries(path: FilePath) -> list[Entry]:
 
 
 def _value_of_proto(data: bytes) -> Value:
-    from hloexec.language.interop.literals import literal_value
+    from hloexec.language.interop.shape_protos import literal_value
 
     return literal_value(data)
 

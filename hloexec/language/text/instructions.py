@@ -8,9 +8,9 @@ from typing import Any
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import Instruction, Shape, flat_shapes
 from hloexec.errors import ShapeError
-from hloexec.language.text.asynchronous import check_channel, check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.attributes.instructions import InstructionAttributeParser
 from hloexec.language.text.lexer import NAME, NAME_PATTERN, RESERVED
+from hloexec.language.text.operands import check_channel, check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.shapes import ARRAY_PATTERN
 from hloexec.language.text.state import Scope
 from hloexec.ops import FORMER

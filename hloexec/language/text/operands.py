@@ -1,25 +1,236 @@
-"""Operands: names, with or without their shapes, elements of tuples, and instructions nested in place of a name."""
+"""Operands: names, with or without shapes, elements of tuples, nested instructions; asynchronous ones."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from typing import Any, NamedTuple
 
-from hloexec.core.dtypes import ELEMENT_TYPES
+import attrs
+
+from hloexec.core.dtypes import ELEMENT_TYPES, Kind
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
 from hloexec.core.values import Pairs
 from hloexec.errors import ShapeError
-from hloexec.language.text.asynchronous import check_continued, continues, extend, wrap, wrapped_opcode
 from hloexec.language.text.attributes.shardings import ShardingParser
 from hloexec.language.text.lexer import NAME, NAME_PATTERN, SHAPE
 from hloexec.language.text.shapes import ARRAY_PATTERN, MAXIMUM_SIZE
-from hloexec.language.text.state import Scope
-from hloexec.language.text.unstated import implicitly_broadcast, shape_as_operand, with_operand_layout
+from hloexec.language.text.state import ParserState, Scope
 from hloexec.ops.attributes import attribute_fields, computation_names, unknown_words
 from hloexec.ops.common import higher_precision
-from hloexec.ops.registry import Entry, ProgramShape, Role, find_opcode
+from hloexec.ops.registry import Entry, ProgramShape, Role, find_opcode, role_of
+
+_WHOLE_BYTES = 8
+
+
+def shape_as_operand(instruction: Instruction) -> Shape:
+    """The shape that inference sees: XLA's constants keep neither dynamic dimensions nor `E(…)` of their layouts."""
+    shape = instruction.shape
+    if role_of(instruction) is not Role.CONSTANT or not isinstance(shape, ArrayShape):
+        return shape
+    layout = shape.layout and attrs.evolve(shape.layout, element_size_in_bits=0)
+    return ArrayShape(shape.element_type, shape.dimensions, layout)
+
+
+def implicitly_broadcast(shapes: Sequence[Shape]) -> list[Shape]:
+    """The two operands of an elementwise operation, a scalar or a dimension of size 1 in the size of the other one."""
+    first, second = shapes
+    if not isinstance(first, ArrayShape) or not isinstance(second, ArrayShape):
+        return list(shapes)
+    if 0 in (first.rank, second.rank) and first.rank != second.rank:
+        whole = max(first, second, key=lambda shape: shape.rank)
+        sizes, dynamic = whole.dimensions, whole.dynamic_dimensions
+        return [ArrayShape(shape.element_type, sizes, dynamic_dimensions=dynamic) for shape in (first, second)]
+    is_degenerate = first.rank == second.rank and any(
+        ours != theirs and 1 in (ours, theirs) for ours, theirs in zip(first.dimensions, second.dimensions, strict=True)
+    )
+    if not is_degenerate:
+        return list(shapes)
+    return [_enlarged(first, second), _enlarged(second, first)]
+
+
+def _enlarged(shape: ArrayShape, other: ArrayShape) -> ArrayShape:
+    """The shape with the other's dimensions in the place of those of size 1."""
+    static = (False,) * shape.rank
+    ours, theirs = (
+        list(zip(each.dimensions, each.dynamic_dimensions or static, strict=True)) for each in (shape, other)
+    )
+    chosen = [there if here[0] == 1 != there[0] else here for here, there in zip(ours, theirs, strict=True)]
+    dynamic = tuple(flag for _, flag in chosen)
+    return ArrayShape(
+        shape.element_type, tuple(size for size, _ in chosen), dynamic_dimensions=dynamic if any(dynamic) else ()
+    )
+
+
+def with_operand_layout(entry: Entry, attributes: object, operands: Sequence[Shape], result: Shape) -> Shape:
+    """The inferred result, or its first element, with the layout of the operand from which XLA's inference takes it."""
+    if isinstance(result, TupleShape):
+        if not result.elements or not entry.traits.layout_of:
+            return result
+        first, *others = result.elements
+        return TupleShape((with_operand_layout(entry, attributes, operands, first), *others))
+    numbers = entry.traits.layout_of or ((0,) if entry.is_elementwise else ())
+    sources = [operands[number] for number in numbers]
+    arrays = [source for source in sources if isinstance(source, ArrayShape)]
+    if not arrays or not isinstance(result, ArrayShape):
+        return result
+    source = next((array for array in arrays if array.rank > 0), arrays[-1])
+    if source.rank != result.rank:
+        return result
+    layout = source.layout
+    if entry.memory_order is not None:
+        layout = source.stated_layout
+        order = tuple(reversed(layout.minor_to_major))
+        order = entry.memory_order(order, attributes=attributes, shape=result, operand_shapes=(source,))
+        layout = attrs.evolve(layout, minor_to_major=tuple(reversed(order)))
+    size = _element_size(entry, arrays[-1], result)
+    if layout is None and not size:
+        return result
+    layout = attrs.evolve(layout or source.stated_layout, dim_level_types=(), element_size_in_bits=size)
+    return result if layout == result.stated_layout else attrs.evolve(result, layout=layout)
+
+
+def _element_size(entry: Entry, source: ArrayShape, result: ArrayShape) -> int:
+    """What `E(…)` says of the result: operations on two operands and changes of the type count the bits anew."""
+    is_packed = result.element_type.bits < _WHOLE_BYTES and result.element_type.kind is not Kind.PRED
+    if source.element_type is not result.element_type:
+        return result.element_type.bits if is_packed else 0
+    is_kept = is_packed or not entry.is_elementwise or entry.operands != 2
+    return source.layout.element_size_in_bits if is_kept and source.layout is not None else 0
+
+
+_ASYNC_SUFFIXES = {"-start": "async-start", "-update": "async-update", "-done": "async-done"}
+
+
+def wrapped_opcode(opcode: str) -> tuple[Entry, Entry] | None:
+    """The asynchronous opcode and the wrapped one of a shorthand such as `add-start`."""
+    for suffix, asynchronous in _ASYNC_SUFFIXES.items():
+        if opcode.endswith(suffix):
+            outer, wrapped = find_opcode(asynchronous), find_opcode(opcode.removesuffix(suffix))
+            if outer is not None and wrapped is not None:
+                return outer, wrapped
+    return None
+
+
+def continues(entry: Entry) -> bool:
+    """Whether an opcode goes on with what an async-start has begun."""
+    if entry.role is not Role.PART:
+        return False
+    from hloexec.ops.control.asynchronous import AsyncDoneAttributes
+
+    return entry.attributes is not None and issubclass(entry.attributes, AsyncDoneAttributes)
+
+
+def check_continued(
+    parser: ParserState, scope: Scope, instruction: Instruction, wrapped: Entry | None, position: int
+) -> None:
+    """An update or done goes on from anything but a done and, where it names the wrapped opcode, from a start of that.
+
+    Where strict, what the update or done says of thread and computation is what a start of this computation does; else
+    that is the verifier's business.
+    """
+    from hloexec.ops.control.asynchronous import AsyncDoneAttributes, is_over, start_of
+
+    if parser.strict and is_over(instruction, scope.by_name):
+        parser.fail(f"{instruction.opcode} goes on from what an async-start or async-update gives", position)
+    begun = start_of(instruction, scope.by_name)
+    if begun is None:
+        return
+    if wrapped is not None and begun.attributes.calls in parser.computations:
+        actual = parser.computations[begun.attributes.calls].root.opcode
+        if actual != wrapped.name:
+            parser.fail(f"'{begun.name}' started {actual}, not {wrapped.name}", position)
+    for name in attribute_fields(AsyncDoneAttributes) if parser.strict else ():
+        ours, theirs = getattr(instruction.attributes, name), getattr(begun.attributes, name)
+        if ours not in (None, theirs):
+            parser.fail(f"{name} is {ours}, but that of its start '{begun.name}' is {theirs}", position)
+
+
+def check_channel(parser: ParserState, scope: Scope, instruction: Instruction, position: int) -> None:
+    """A send-done or recv-done names the channel of its operand, where that is an instruction with channels."""
+    from hloexec.ops.control.asynchronous import TransferAttributes
+
+    if not instruction.opcode.endswith("-done") or not isinstance(instruction.attributes, TransferAttributes):
+        return
+    before = scope.by_name[instruction.operands[0]]
+    ours, theirs = instruction.attributes.channel_id, getattr(before.attributes, "channel_id", instruction)
+    if theirs not in (ours, instruction):
+        found = "none" if ours is None else str(ours)
+        wanted = "names none" if theirs is None else f"is on channel {theirs}"
+        parser.fail(f"channel_id of {instruction.opcode} is {found}, but '{before.name}' {wanted}", position)
+
+
+def wrap(
+    parser: OperandParser,
+    scope: Scope,
+    shape: Shape | None,
+    wrapped: Entry,
+    operands: tuple[str, ...],
+    fields: dict[str, Any],
+    common: dict[str, Any],
+    start: int,
+) -> str:
+    """The computation that an asynchronous spelling implies; returns its name."""
+    if not isinstance(shape, TupleShape) or len(shape.elements) < 2 or not isinstance(shape.elements[0], TupleShape):
+        parser.fail("the shape of an asynchronous start is ((operands), result, …)", start)
+    if len(operands) >= wrapped.minimum_operands:
+        # Those that are missing may come later.
+        parser.check_operand_count(wrapped, len(operands), start)
+    declared = shape.elements[0].elements
+    if len(declared) != len(operands) and not all(operand in scope.by_name for operand in operands):
+        parser.fail(f"the shape of the start holds {len(declared)} operands, found {len(operands)}", start)
+    inner = Scope(parser.computation_name("async_wrapped"))
+    for operand in operands:
+        _add_parameter(inner, scope.by_name.get(operand), declared, start)
+    names = tuple(inner.by_name)
+    shared = ("metadata", "backend_config", "frontend_attributes", "statistics", "original_value")
+    inner.add(
+        Instruction(
+            name=wrapped.name,
+            shape=shape.elements[1],
+            opcode=wrapped.name,
+            operands=names,
+            attributes=parser.make_attributes(wrapped, fields, start),
+            span=parser.span(start, parser.start),
+            **{key: value for key, value in common.items() if key in shared},
+        ),
+    )
+    name = parser.finish(inner, "main", start, parser.start).name
+    parser.implied.add(name)
+    return name
+
+
+def _add_parameter(inner: Scope, defined: Instruction | None, declared: Sequence[Shape], position: int) -> None:
+    """The next parameter, of the shape of the operand or, where that is not defined yet, of the declared one."""
+    number = len(inner.instructions)
+    name = f"async_param.{number}" if number else "async_param"
+    inner.add_parameter(name, defined.shape if defined else declared[number], position)
+
+
+def extend(parser: ParserState, scope: Scope, update: Instruction) -> None:
+    """Give the computation that a start implies the parameters for which an update brings operands, and its result."""
+    from hloexec.ops.control.asynchronous import start_of
+
+    begun = start_of(update, scope.by_name) if len(update.operands) > 1 else None
+    shape = update.shape
+    if begun is None or begun.attributes.calls not in parser.implied or not isinstance(shape, TupleShape):
+        return
+    implied = parser.computations[begun.attributes.calls]
+    inner = Scope(implied.name, list(implied.parameters), {entry.name: entry for entry in implied.parameters})
+    position = update.span.start if update.span else 0
+    declared = shape.elements[0].elements if isinstance(shape.elements[0], TupleShape) else ()
+    for operand in update.operands[1:]:
+        defined = scope.by_name.get(operand)
+        if defined is None and len(inner.instructions) >= len(declared):
+            parser.fail(f"the shape of the update holds {len(declared)} operands, but not '{operand}'", position)
+        _add_parameter(inner, defined, declared, position)
+    result = shape.elements[1] if len(shape.elements) > 1 else implied.root.shape
+    inner.add(attrs.evolve(implied.root, operands=tuple(inner.by_name), shape=result))
+    parser.computations[implied.name] = attrs.evolve(
+        implied, instructions=tuple(inner.instructions), root_name=implied.root.name
+    )
+
 
 _SPACE = r"[ \t\n\r]*+"
 _OPERAND = re.compile(rf"{_SPACE}(?:({ARRAY_PATTERN}) )?%?({NAME_PATTERN}){_SPACE}([,)])")

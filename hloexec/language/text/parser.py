@@ -17,7 +17,7 @@ import attrs
 
 from hloexec.core.arguments import require_flags, require_text
 from hloexec.core.ir import FileLocation, Module, Shape, StackFrame, StackFrames, part_at
-from hloexec.core.lifetimes import collection_paused
+from hloexec.core.process import collection_paused
 from hloexec.errors import ParseError, warn
 from hloexec.language.text.attributes.annotations import INT32
 from hloexec.language.text.instructions import InstructionParser

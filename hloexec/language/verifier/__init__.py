@@ -1,6 +1,6 @@
 """The verifier: checks that a module is a well-formed program.
 
-`structure` and `entry` check names, operands, parameters, called computations and aliases. The registry entry of each
+`structure` and `shapes` check names, operands, parameters, called computations and aliases. The registry entry of each
 opcode states the requirements on its operands: `shapes` calls `infer` and compares the result with the declared shape.
 All errors are collected and raised once, with their positions in the text and in the source program.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from hloexec.core.arguments import require_flags, require_module
 from hloexec.core.ir import Module
-from hloexec.core.lifetimes import collection_paused
+from hloexec.core.process import collection_paused
 from hloexec.errors import HloError
 from hloexec.language.verifier.shapes import check_shapes
 from hloexec.language.verifier.structure import Note, Report, check_calls, check_computation, check_computation_names
@@ -39,7 +39,7 @@ def verify(module: Module, strict: bool = False) -> list[Note]:
         check_calls(report)
         if module.entry_computation_layout or module.input_output_alias or module.buffer_donor:
             # Imported late: few headers say anything of the entry.
-            from hloexec.language.verifier.entry import check_entry
+            from hloexec.language.verifier.shapes import check_entry
 
             check_entry(report, programs.get(module.entry_name))
         check_shapes(report, programs)

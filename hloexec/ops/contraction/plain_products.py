@@ -17,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from hloexec.core.openblas import openblas_kernels
+from hloexec.core.process import openblas_kernels
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.resources import empty, for_each, in_blocks, matmul

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import element_type
+from hloexec.core.dtypes import element_type, part_type
 from hloexec.core.ir import ArrayShape, Shape
-from hloexec.core.precision import part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops import intervals

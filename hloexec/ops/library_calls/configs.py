@@ -21,9 +21,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of, largest_number
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
-from hloexec.core.precision import largest_number
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.core.wording import natural_number, quoted

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of, largest_number
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.core.precision import largest_number
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape, narrow, require, widen

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
-from hloexec.core.precision import part_type, smallest_normal
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of, part_type, smallest_normal
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.resources import in_blocks

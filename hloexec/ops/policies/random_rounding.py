@@ -47,9 +47,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of, part_type, unit_roundoff
 from hloexec.core.ir import ArrayShape, Shape, TupleShape, change_arrays, parts_of
-from hloexec.core.precision import part_type, unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, wide, widen

@@ -21,7 +21,7 @@ import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.ir import ArrayShape, ArrayShapes, Shape, TupleShape, parts_of
-from hloexec.core.lifetimes import remembered
+from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Arrays, Dimensions
 from hloexec.ops.attributes import Grammar, attribute

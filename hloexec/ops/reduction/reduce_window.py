@@ -25,9 +25,8 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import DType, ElementType, element_type, element_type_of
+from hloexec.core.dtypes import DType, ElementType, element_type, element_type_of, part_type
 from hloexec.core.ir import Shape, Window, WindowDimension
-from hloexec.core.precision import part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.ops.attributes import Grammar, attribute

@@ -26,7 +26,7 @@ import numpy as np
 from hloexec.core.dtypes import ELEMENT_TYPES, DType, ElementType, Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.ir.editing import replace_instruction
-from hloexec.core.lifetimes import remembered
+from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.ops.common import narrow, widen

@@ -5,6 +5,6 @@ module's instructions. It needs `hloexec[report]`: Jinja2 and Matplotlib, which 
 """
 
 from hloexec.report.html.building import Subject
-from hloexec.report.html.writing import require_page, write_html, write_page
+from hloexec.report.html.rendering import require_page, write_html, write_page
 
 __all__ = ["Subject", "require_page", "write_html", "write_page"]

@@ -16,12 +16,10 @@ from hloexec.core.version import __version__
 from hloexec.core.wording import number_text
 from hloexec.engine.options import DEFAULTS, Options
 from hloexec.errors import printable
-from hloexec.report.html.content import Block, Figure, Line, Paragraph
+from hloexec.report.html.content import Block, Figure, Line, Paragraph, blocks_of, no_links
 from hloexec.report.html.figures import figures_of, figures_of_pairs
-from hloexec.report.html.instructions import Index, anchor_of
-from hloexec.report.html.neighbourhood import colours_of, neighbourhood
+from hloexec.report.html.instructions import Index, anchor_of, colours_of, neighbourhood
 from hloexec.report.html.plots import Mark, Point, along, heat_map, spectrum
-from hloexec.report.html.renderables import blocks_of, no_links
 from hloexec.report.registry import module_of, ranked
 from hloexec.tools.graphing import Colours
 from hloexec.tools.watching.recording import Ranked, Seen, Watched

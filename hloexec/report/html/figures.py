@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison
 from hloexec.core.values import Array
-from hloexec.report.html.content import Figure
+from hloexec.report.html.content import Figure, Linker
 from hloexec.report.html.plots import heat_map, spectrum
-from hloexec.report.html.renderables import Linker
 from hloexec.report.registry import report_of
 from hloexec.tools.watching.recording import Grid, error_sample
 

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from hloexec.analysis.buffers import LiveValue, MemoryComparison, MemoryUsage
 from hloexec.analysis.buffers.comparison import AllocationUse, Difference
-from hloexec.analysis.buffers.running import RunEstimate
-from hloexec.analysis.buffers.usage import Peak
+from hloexec.analysis.buffers.usage import Peak, RunEstimate
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.ir.buffer_assignment import BufferAssignment, LiveRange
 from hloexec.core.places import spell_name

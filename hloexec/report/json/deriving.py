@@ -1,9 +1,4 @@
-"""Records: results as JSON has them, derived from the attributes of their classes.
-
-The keys of a record are the attributes of its class and the properties that are `told`. Private ones are left out, and
-those that are `UNTOLD` or of a type that JSON has no words for, as modules and values. What a key means is what the
-docstring of the attribute says.
-"""
+"""Records: results as JSON has them, derived from the attributes of their classes."""
 
 from __future__ import annotations
 
@@ -31,7 +26,44 @@ from hloexec.errors import HloError
 from hloexec.language.origins import SourceLine
 from hloexec.language.verifier import Note
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.report.json.words import WORDS
+
+WORDS: Mapping[str, str] = {
+    "file": "The file that was given.",
+    "folder": "The folder that was written or read.",
+    "module": "The module's name.",
+    "numerics": "The numerics policy.",
+    "seconds": "How long it took.",
+    "computation": "The name of the computation.",
+    "instruction": "The name of the instruction.",
+    "opcode": "The opcode.",
+    "iteration": "The iteration of the innermost loop, from 0.",
+    "device": "The number of the device.",
+    "devices": "The numbers of the devices.",
+    "hlo": "The instruction as HLO text.",
+    "op_name": "The name that a framework gave it.",
+    "source": "The lines of source it comes from, the innermost call first.",
+    "number": "Its number, from 0.",
+    "name": "Its name.",
+    "kind": "Of which kind it is.",
+    "shape": "The shape, as HLO text.",
+    "element_type": "The element type that it has.",
+    "byte_size": "How many bytes it takes.",
+    "index": "The place in a tuple; of an element, in its array.",
+    "minimum": "The smallest finite element; None where none is finite.",
+    "maximum": "The largest finite element; None where none is finite.",
+    "mean": "The mean of the finite elements.",
+    "standard_deviation": "The standard deviation of the finite elements.",
+    "nan_count": "How many elements are NaN.",
+    "infinity_count": "How many elements are infinite.",
+    "hash": "A hash of the elements' bytes in logical order.",
+    "element_count": "How many elements there are.",
+    "verdict": "What it comes to.",
+    "comparison": "How far the results are apart.",
+    "tolerance": "What is tolerated.",
+    "reason": "Why, or what it is, in words.",
+    "notes": "What else there is to say.",
+}
+
 
 _NUMBER: dict[str, Any] = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
 _WORDS: Mapping[object, dict[str, Any]] = {

@@ -1,12 +1,26 @@
-"""The JSON Schemas of what `--json` prints."""
+"""The records that `--json` prints, and their JSON Schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from hloexec.report.json.deriving import Key, json_value, keys_of, name_of
-from hloexec.report.json.records import classes_of
+from hloexec.tools.registration import TOOLS
+
+
+def printed_records() -> Mapping[str, str]:
+    """The records by their names, with the places of their classes."""
+    found = {name: classes for tool in TOOLS.values() for name, classes in tool.records.items()}
+    return {**found, "error": "hloexec.report.json.printed.Error"}
+
+
+def classes_of(name: str) -> list[Any]:
+    """The classes of what a record is made of that is printed."""
+    places = [place.rpartition(".") for place in printed_records()[name].split()]
+    return [getattr(import_module(module), cls) for module, _, cls in places]
+
 
 VERSION = 2
 """Of all schemas: one more where a key is renamed, left out or given another meaning; not where one is added."""

@@ -25,9 +25,8 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.tolerances import LAMBDA, Chain, chains_of, own_chain, summing, worst
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, largest_number, smallest_normal, unit_roundoff
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, flat_shapes
-from hloexec.core.precision import largest_number, smallest_normal, unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.attributes import computation_names

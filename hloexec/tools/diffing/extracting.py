@@ -13,10 +13,9 @@ from typing import Literal, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of, unit_roundoff
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape, parts_of
 from hloexec.core.ir.editing import take_name
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.devices.topology import Topology

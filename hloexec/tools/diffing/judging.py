@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from hloexec.analysis.dataflow.open_values import open_values
+from hloexec.analysis.dataflow.dependences import open_values
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, verdict_of
 from hloexec.analysis.numerics.comparison import Verdict as Outcome

@@ -18,10 +18,9 @@ from hloexec.core.arguments import (
     require_module,
     require_number,
 )
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.ir import Computation, Instruction, Module, flat_arrays, parts_of
 from hloexec.core.places import CallPath
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Inputs, Value, arrays_of
 from hloexec.core.wording import argument, byte_text

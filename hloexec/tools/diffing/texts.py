@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import after_dependencies
-from hloexec.language.text.shape_text import literal_text
+from hloexec.language.text.shapes import literal_text
 from hloexec.ops.attributes import computation_names, without_computations
 from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.diffing.findings import Finding

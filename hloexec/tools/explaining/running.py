@@ -40,12 +40,11 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.exec.observers import Observer
 from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.plans import require_policy_names
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import require_policy_names, run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError, ResourceError, os_errors_named
-from hloexec.language.interop.literals import literal_value
+from hloexec.language.interop.shape_protos import literal_value
 from hloexec.language.literals import load_arrays
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.attributes import computation_names

@@ -30,10 +30,9 @@ from hloexec.analysis.numerics.measuring import measure, narrower, same_bits, ul
 from hloexec.analysis.numerics.sampling.runs import Samples
 from hloexec.analysis.numerics.sampling.spread import SAMPLES, Spread, Spreads
 from hloexec.analysis.numerics.tolerances import measured_tolerance
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.ir import Module
 from hloexec.core.places import split_name
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, join_values
 from hloexec.errors import EvaluationError, ResourceError, UnsupportedError

@@ -32,8 +32,7 @@ from hloexec.core.wording import argument, listing, on_devices, quoted, suggesti
 from hloexec.engine.devices.topology import device_counts, topology_of
 from hloexec.engine.exec.observers import Event, Observer, path_of
 from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import run_devices, run_with
+from hloexec.engine.exec.running import plan_of, run_devices, run_with
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import InputError
 from hloexec.language import literals

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from hloexec.analysis.dataflow.open_values import elides_constants
+from hloexec.analysis.dataflow.dependences import elides_constants
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison, Verdict
 from hloexec.analysis.numerics.leaves import leaves_of

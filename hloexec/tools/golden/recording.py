@@ -41,18 +41,16 @@ from hloexec.core.arguments import (
     require_text,
     wrong,
 )
-from hloexec.core.arrays import as_value
+from hloexec.core.arrays import as_value, is_branch
 from hloexec.core.files import open_atomically, opened, require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Module
-from hloexec.core.pytrees import is_branch
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Described, Inputs, Value, index_of, join_values, labelled_arrays
 from hloexec.core.version import __version__
 from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import plan_of, run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
 from hloexec.errors import InputError, UnsupportedError, os_errors_named, warn

@@ -40,7 +40,7 @@ from hloexec.core.ir import ArrayShape, Instruction, Literal, Shape, TupleShape
 from hloexec.core.wording import argument, counted, listing
 from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError, os_errors_named, printable
 from hloexec.language.origins import hlo_line, source_lines
-from hloexec.language.text.shape_text import literal_text
+from hloexec.language.text.shapes import literal_text
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, operation_name, role_of
 from hloexec.tools.graphing.flow import Colours, Flow, Place, ink

@@ -31,9 +31,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of, largest_number
 from hloexec.core.ir import Module
-from hloexec.core.precision import largest_number
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Inputs, Value, labelled_arrays
 from hloexec.engine.exec.arguments import inputs_by_device

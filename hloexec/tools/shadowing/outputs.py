@@ -9,9 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of, unit_roundoff
 from hloexec.core.ir import ArrayShape
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import WHOLE, Array, part_label
 from hloexec.ops.resources import in_blocks

@@ -40,9 +40,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType
+from hloexec.core.dtypes import ElementType, smallest_normal, unit_roundoff
 from hloexec.core.ir import ArrayShape, Computation, Instruction
-from hloexec.core.precision import smallest_normal, unit_roundoff
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.engine.exec.observers import Event

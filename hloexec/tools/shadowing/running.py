@@ -24,9 +24,8 @@ import numpy as np
 
 from hloexec.analysis.numerics.sampling.runs import at_random
 from hloexec.core.arguments import listed, require_integer, require_module
-from hloexec.core.dtypes import ElementType, element_type_of
+from hloexec.core.dtypes import ElementType, element_type_of, unit_roundoff
 from hloexec.core.ir import Computation, Instruction, Module
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen, told
 from hloexec.core.values import Array, Described, Inputs, Value, arrays_of, leaves
 from hloexec.engine.devices.topology import topology_of

@@ -12,7 +12,7 @@ from math import ceil, inf, log2
 import attrs
 import numpy as np
 
-from hloexec.analysis.buffers.running import run_estimate
+from hloexec.analysis.buffers.usage import run_estimate
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.arguments import byte_count, listed, require_integer, require_module, wrong
 from hloexec.core.ir import Computation, Instruction, Literal, Module

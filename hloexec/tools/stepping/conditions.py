@@ -33,9 +33,8 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, smallest_normal
 from hloexec.core.ir import ArrayShape, Literal, Shape
-from hloexec.core.precision import smallest_normal
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, arrays_of, rebuilt
 from hloexec.core.wording import braced

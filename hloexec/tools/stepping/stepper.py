@@ -31,8 +31,7 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.exec.observers import UNREPLACEABLE, Event, Observer
 from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import plan_of, run_with
 from hloexec.engine.inputs import value_of
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError

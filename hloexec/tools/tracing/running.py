@@ -33,8 +33,7 @@ from hloexec.core.wording import quoted
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Observer
 from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import plan_of, run_with
 from hloexec.engine.plan.program import Program
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.language.literals.npz import DAMAGE, decoded

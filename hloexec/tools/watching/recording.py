@@ -26,9 +26,8 @@ import numpy as np
 
 from hloexec.analysis.numerics.leaves import blocks, energy_of
 from hloexec.analysis.numerics.measuring import ulp_distances
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, smallest_normal, unit_roundoff
 from hloexec.core.ir import Module, TupleShape
-from hloexec.core.precision import smallest_normal, unit_roundoff
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, arrays_of
 from hloexec.core.wording import number_text, plural

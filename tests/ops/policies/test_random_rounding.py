@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
-from hloexec.engine.exec import plans
+from hloexec.engine.exec import running
 from hloexec.engine.plan import planner
 from hloexec.errors import UnsupportedError
 from tests.plan.random_programs import RandomProgram, random_program
@@ -410,7 +410,7 @@ def test_one_plan_serves_all_seeds(kind, policy, monkeypatch):
         made.append(arguments)
         return planner.build(*arguments)
 
-    monkeypatch.setattr(plans, "build", counted)
+    monkeypatch.setattr(running, "build", counted)
     module = hloexec.parse(text)
     assert [run(module, seed) for seed in seeds] == alone
     assert len(made) == 1

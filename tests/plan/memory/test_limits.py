@@ -9,11 +9,11 @@ import weakref
 import numpy as np
 import pytest
 
-from hloexec.core import system_memory
+from hloexec.core import process
 from hloexec.engine.exec import plan_of, run, run_devices
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.plan.memory import entry_peak_bytes
-from hloexec.engine.plan.regions import blocks
+from hloexec.engine.plan.regions import region
 from hloexec.errors import HloWarning, InputError, ParseError, ResourceError
 from hloexec.ops.resources import owner_of
 from tests.exec.programs import parsed, run_text
@@ -43,7 +43,7 @@ ENTRY e { i = f32[1000000,1000000] iota(), iota_dimension=0
 
 
 def test_only_runs_that_take_something_ask_what_is_free(monkeypatch):
-    monkeypatch.setattr(system_memory, "available_bytes", lambda: 0)
+    monkeypatch.setattr(process, "available_bytes", lambda: 0)
     run_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] negate(x) }", np.zeros(4, np.float32))
     with pytest.raises(ResourceError, match="of what this machine has free"):
         run_text(CHAIN, np.zeros(250000, np.float32))
@@ -206,7 +206,7 @@ def test_a_view_of_a_view_keeps_the_buffer_that_it_shows():
 def test_scratch_is_estimated_for_each_core_that_takes_rows(monkeypatch):
     scratch = []
     for count in (1, 2, 4):
-        monkeypatch.setattr(blocks, "core_count", lambda count=count: count)
+        monkeypatch.setattr(region, "core_count", lambda count=count: count)
         (step,) = plan_of(parsed(CHAIN.replace("250000", "1500000"))).steps
         scratch.append(step.extra_bytes)
     assert scratch == [scratch[0], 2 * scratch[0], 4 * scratch[0]] != [0, 0, 0]

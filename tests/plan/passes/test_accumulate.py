@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.ir import ArrayShape, Instruction
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.memory import entry_peak_bytes
 from hloexec.engine.plan.steps import Plan, While

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from hloexec.engine.plan.regions.region import RegionKernel
 from tests.plan.ways import bits, require_same_bits
 

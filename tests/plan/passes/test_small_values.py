@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.engine.exec.plans import plan_of
+from hloexec.engine.exec.running import plan_of
 from tests.plan.loops import loop
 from tests.plan.ways import same_in_all_runs
 

@@ -11,7 +11,7 @@ import hloexec
 from hloexec.engine.exec import plan_of
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.plan.memory import entry_peak_bytes
-from hloexec.engine.plan.regions.places import Operation, Places, Value
+from hloexec.engine.plan.regions.block_program import Operation, Places, Value
 from tests.plan.ways import bits, regions_of, require_same_bits
 
 _F32 = np.dtype(np.float32)

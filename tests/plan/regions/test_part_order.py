@@ -7,7 +7,7 @@ from random import Random
 import attrs
 import pytest
 
-from hloexec.engine.plan.regions.part_order import in_order_of_use
+from hloexec.engine.plan.regions.block_program import in_order_of_use
 
 
 @attrs.frozen

@@ -12,10 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
 from hloexec.core.dtypes import element_type
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.plan.regions import blocks
-from hloexec.engine.plan.regions.long_rows import row_by_row
+from hloexec.engine.exec.running import plan_of
+from hloexec.engine.plan.regions import region
 from hloexec.engine.plan.regions.region import Region
+from hloexec.engine.plan.regions.rows import row_by_row
 from tests.drawing import examples
 from tests.plan.regions.programs import row_programs
 from tests.plan.ways import regions_of, require_same_bits, small_regions
@@ -74,7 +74,7 @@ def test_reductions_of_blocks_have_the_bits_of_whole_ones(
     block_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(region, "_BLOCK_BYTES", block_bytes)
     kept = [size for place, size in enumerate(sizes) if place not in dimensions]
     text = _REDUCTION.format(
         kind=kind,

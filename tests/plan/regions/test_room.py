@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from hloexec.engine.exec import plan_of
 from hloexec.engine.plan.memory import entry_peak_bytes
-from hloexec.engine.plan.regions import blocks, region
+from hloexec.engine.plan.regions import region
 from tests.plan.ways import bits, regions_of, thread_count
 
 _SUM = """
@@ -69,7 +69,7 @@ def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         ("_VALUE_BYTES", 1 << 11), ("_ROOMY_VALUE_BYTES", 1 << 13), ("_SMALL_BLOCK_BYTES", 1 << 13),
         ("_LITTLE_WORK", 0), ("LEAST_BYTES", 1), ("_ROOM", 2),
     ):  # fmt: skip
-        monkeypatch.setattr(blocks, name, value)
+        monkeypatch.setattr(region, name, value)
     monkeypatch.setattr(region, "LEAST_BYTES", 1)
     with thread_count(request.param):
         yield

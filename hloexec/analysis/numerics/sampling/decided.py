@@ -47,7 +47,7 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.analysis.dataflow.decisions import decided_leaves, ordered_leaves, steep_leaves
+from hloexec.analysis.dataflow.dependences import decided_leaves, ordered_leaves, steep_leaves
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair
 from hloexec.analysis.numerics.measuring import MOST_ELEMENTS, MOST_PLACES, Measured, measure

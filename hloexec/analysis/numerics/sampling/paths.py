@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.analysis.dataflow.decisions import decides
+from hloexec.analysis.dataflow.dependences import decides
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.analysis.numerics.sampling.decided import Labels, is_whole, settled, with_groups

@@ -14,13 +14,12 @@ import attrs
 import ml_dtypes
 import numpy as np
 
-from hloexec.analysis.dataflow.decisions import decided_leaves
+from hloexec.analysis.dataflow.dependences import decided_leaves
 from hloexec.analysis.numerics.leaves import leaves_of
 from hloexec.analysis.numerics.sampling.spread import FEW, SAMPLES, STAGES, Spread, Spreads, moderated, student_quantile
 from hloexec.analysis.numerics.selections import ModuleValue, Watcher
-from hloexec.core.dtypes import DType, element_type_of
+from hloexec.core.dtypes import DType, element_type_of, unit_roundoff
 from hloexec.core.ir import Module
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, join_values, label_of
 from hloexec.engine.exec.observers import Observer

@@ -48,7 +48,7 @@ def command(
     led to them. NaNs that a select discards, and infinities in masks and initial values of reductions, do not count.
     Exits with 0 if nothing was found, with 1 if something was.
     """
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.report.explaining.nan_search import nan_view
     from hloexec.tools.nan_search import find_nan
 

@@ -125,7 +125,7 @@ def command(
     `seed` is called with each of them.
     """
     import hloexec
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.report.explaining.narrowing import narrowing_view
     from hloexec.report.json.printed import Output
 

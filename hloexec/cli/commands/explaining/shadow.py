@@ -45,7 +45,7 @@ def command(
     constants count as exact. Where much is lost, each instruction that rounds then runs alone, all others in f64, which
     measures its share.
     """
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.report.explaining.shadows import shadow_view
     from hloexec.tools.shadowing import shadow
 

@@ -112,7 +112,7 @@ def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, gi
     if colour == "bytes":
         return graphing.byte_colours(drawn.module)
     from hloexec.cli.inputs.loading import prepared
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
 
     run = prepared(file, given)
     with ProgressBar() as progress:

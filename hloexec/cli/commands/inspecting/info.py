@@ -77,7 +77,7 @@ def _show_module(file: str, computations: bool, strict: bool, as_json: bool) -> 
 
 def _show_arrays(file: str, as_json: bool) -> None:
     from hloexec.analysis.numerics.leaves import statistics
-    from hloexec.language.literals.entries import entries
+    from hloexec.language.literals.files import entries
     from hloexec.report.json.printed import Arrays, leaves_of
 
     rows = [(entry.stem or "value", leaf) for entry in entries(file) for leaf in statistics(entry.read(None))]

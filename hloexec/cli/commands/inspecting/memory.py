@@ -32,7 +32,7 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     differ.
     """
     import hloexec
-    from hloexec.analysis.buffers.running import run_estimate
+    from hloexec.analysis.buffers.usage import run_estimate
     from hloexec.report.inspecting.memory import Memory, memory_view
     from hloexec.report.json.printed import File
 

@@ -24,9 +24,8 @@ def command(file: str, computation: str | None, numerics: str, after: str | None
     """
     import hloexec
     from hloexec.core.wording import byte_text, counted
-    from hloexec.engine.exec.code.code import sources
-    from hloexec.engine.exec.code.compiling import code_of
-    from hloexec.engine.exec.plans import plan_of
+    from hloexec.engine.exec.code.compiling import code_of, sources
+    from hloexec.engine.exec.running import plan_of
     from hloexec.engine.plan.memory import entry_peak_bytes
     from hloexec.engine.plan.planner import PASS_NAMES
     from hloexec.report.json.printed import Planned

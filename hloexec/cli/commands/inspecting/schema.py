@@ -18,8 +18,7 @@ def command(record: str | None) -> None:
 
     RECORD is the value of "schema" in what is printed, hloexec.run or run. Without it, lists the records there are.
     """
-    from hloexec.report.json.records import printed_records
-    from hloexec.report.json.schemas import json_schema
+    from hloexec.report.json.schemas import json_schema, printed_records
 
     names = printed_records()
     if record is None:

@@ -19,10 +19,10 @@ from hloexec.core.structs import frozen
 from hloexec.errors import HloError, HloWarning
 
 if TYPE_CHECKING:
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.engine.options import Options
     from hloexec.ops.policies.policy import NumericsPolicy
-    from hloexec.report.judging.pairs import SavedPair
+    from hloexec.report.judging.diffs import SavedPair
     from hloexec.tools.diffing import Diff
 
 
@@ -133,12 +133,11 @@ def command(
 
 def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions) -> int:
     """The exit code of a diff of two modules, once it is shown."""
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.core.files import require_new_folder
     from hloexec.language.loading import load
     from hloexec.report.json.printed import Sides
-    from hloexec.report.judging.diffs import diff_view
-    from hloexec.report.judging.pairs import Pair
+    from hloexec.report.judging.diffs import Pair, diff_view
     from hloexec.tools.diffing import diff
 
     if folder is not None:
@@ -179,7 +178,7 @@ def _saved(
     found: Diff, folder: str, options: Options, limits: dict[str, Any], progress: ProgressBar
 ) -> SavedPair | None:
     """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
-    from hloexec.report.judging.pairs import SavedPair
+    from hloexec.report.judging.diffs import SavedPair
     from hloexec.tools.diffing import diff
 
     try:

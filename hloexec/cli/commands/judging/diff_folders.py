@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: DiffOptions) -> int:
     """Compare the modules of one or two dump folders, show the result, and return the exit code."""
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.engine.devices.topology import topology_of
     from hloexec.report.json.printed import Sides
     from hloexec.report.judging.folder_diffs import folder_view

@@ -93,7 +93,7 @@ def command(
     command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; with 3 if
     all could, but one is not decided, because it leaves open what differs; else with 0.
     """
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.report.judging.triages import triage_page_view, triage_view
     from hloexec.tools.triaging import triage
 

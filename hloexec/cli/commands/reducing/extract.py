@@ -54,7 +54,7 @@ def command(
     body). DIR/inputs.npz has the values of these parameters in the run, DIR/expected.npz the result. The new module is
     run once: exits with 0 if it gives the same bits, with 1 if it does not.
     """
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.core.files import require_new_folder
     from hloexec.report.reducing.extractions import Extracted, extraction_view
     from hloexec.tools.extraction import extract

@@ -104,7 +104,7 @@ def command(
     _require_one(check, nan, differs_from, against, expected)
     _require_check(check, outcome, says, jobs, check_timeout)
     import hloexec
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.core.files import require_new_folder
     from hloexec.report.json.printed import Folder
     from hloexec.report.reducing.minified import minified_view
@@ -185,7 +185,7 @@ def _policy(against: str | None) -> str | None:
 
 
 def _other(path: str) -> Module:
-    from hloexec.language.literals.entries import holds_values
+    from hloexec.language.literals.files import holds_values
     from hloexec.language.loading import load
 
     if holds_values(path):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hloexec.analysis.numerics.comparison import Comparison
     from hloexec.cli.against import Expectation
-    from hloexec.cli.inputs.host_values import HostValues
+    from hloexec.cli.inputs.loading import HostValues
     from hloexec.core.ir import Computation, Module
     from hloexec.core.values import Array, Value
     from hloexec.engine.devices.topology import Topology
@@ -118,9 +118,8 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
     begin with the number of its device.
     """
     from hloexec.cli.against import expectation, with_inputs_of
-    from hloexec.cli.devices import labelled_leaves
-    from hloexec.cli.execution import execute
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
+    from hloexec.cli.running import execute, labelled_leaves
     from hloexec.core.values import label_of
     from hloexec.language import literals
 
@@ -262,9 +261,8 @@ class _Loaded:
 
 def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
-    from hloexec.cli.execution import require_instructions
-    from hloexec.cli.inputs.host_values import host_values
-    from hloexec.cli.memory_advice import memory_advice
+    from hloexec.cli.inputs.loading import host_values
+    from hloexec.cli.running import memory_advice, require_instructions
     from hloexec.core.arguments import named_computation
     from hloexec.language import literals
     from hloexec.language.loading import load_with_values

@@ -66,8 +66,7 @@ def command(
     read from the terminal, or from standard input if that is none. Exits with 0, with 1 if the run has failed, and with
     2 if a command is wrong.
     """
-    from hloexec.cli.stepping.scripts import Line, lines_of_file, lines_of_input, run_lines
-    from hloexec.cli.stepping.shell import Shell
+    from hloexec.cli.stepping.shell import Line, Shell, lines_of_file, lines_of_input, run_lines
     from hloexec.tools.stepping import step
 
     is_scripted = bool(commands) or script is not None

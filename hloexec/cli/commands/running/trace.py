@@ -49,7 +49,7 @@ def command(
     for each; DIR/values.npy has the arrays, for hloexec.read_trace or NumPy. The table shows the first values that are
     not finite, then the largest ones.
     """
-    from hloexec.cli.progress import ProgressBar
+    from hloexec.cli.reports import ProgressBar
     from hloexec.core.files import require_new_folder
     from hloexec.report.json.printed import Folder
     from hloexec.report.running.traces import trace_view

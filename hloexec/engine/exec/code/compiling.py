@@ -1,24 +1,78 @@
-"""When plans and loops are compiled to Python functions, and the cache of these functions.
-
-Steps that exchange values with other devices or the host, and values that differ between devices, are not compiled; the
-interpreter runs them, and anything for which code generation failed. The code generator is imported on first use,
-because most runs in a new process end before they need it.
-"""
+"""When plans and loops are compiled to Python functions, and the cache of these functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import attrs
 import numpy as np
 
+from hloexec.core.structs import define, frozen
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.engine.plan.passes.induction import trip_count
-from hloexec.engine.plan.steps import Plan, Step, While
+from hloexec.engine.plan.steps import Conditional, Context, Invocation, Plan, Step, While
 
-if TYPE_CHECKING:
-    from hloexec.engine.exec.code.code import Code
+KEY = "__hloexec_code__"
+"""The global variable through which a function's frames lead to its code."""
+
+
+@frozen
+class Line:
+    """What a line of code does: a step, and the loop that it is in, if any."""
+
+    step: Step
+    loop: Step | None = None
+    plan: Plan | None = None
+    """The loop's condition or body."""
+
+
+@define(eq=False)
+class Code:
+    """A function made from a plan or from a loop."""
+
+    source: str
+    lines: Mapping[int, Line]
+    """By the numbers of lines."""
+    callees: tuple[Code, ...]
+    """The functions that it calls."""
+    function: Callable[..., Any] = attrs.field(init=False)
+
+
+def sources(code: Code, seen: set[int] | None = None) -> Iterator[str]:
+    """The source of a function and of those that it calls, callees first; none of those that are `seen`."""
+    seen = set() if seen is None else seen
+    if id(code) not in seen:
+        seen.add(id(code))
+        for callee in code.callees:
+            yield from sources(callee, seen)
+        yield code.source
+
+
+def place_of(error: BaseException, context: Context | None) -> tuple[Step, Context | None] | None:
+    """The step that an error came from, and the way to it, by its traceback; None where no code of ours was running.
+
+    `context` is that of the outermost function.
+    """
+    found: Step | None = None
+    branch = 0
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_globals.get(KEY)
+        place = None if code is None else code.lines.get(trace.tb_lineno)
+        if place is not None:
+            values = trace.tb_frame.f_locals
+            if found is not None and isinstance(found.flow, Invocation):
+                context = Context(found, found.flow.plan, None, context)
+            elif found is not None and isinstance(found.flow, Conditional):
+                context = Context(found, found.flow.branches[branch].plan, None, context)
+            if place.loop is not None and place.plan is not None:
+                context = Context(place.loop, place.plan, values["iteration"], context)
+            found, branch = place.step, values.get("branch", 0)
+        trace = trace.tb_next
+    return None if found is None else (found, context)
+
 
 RUNS_BEFORE_CODE = 16
 """A plan, or a loop's body, is interpreted this many times before it is compiled: that many compiled runs save about

@@ -16,11 +16,11 @@ import numpy as np
 from hloexec.core.dtypes import DType
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
-from hloexec.engine.exec.code.code import Code, Line
+from hloexec.engine.exec.code.compiling import Code, Line
 from hloexec.engine.exec.code.scalars import is_scalar, operation_of
 from hloexec.engine.exec.code.writer import Values, Writer
 from hloexec.engine.plan.passes.induction import trip_count
-from hloexec.engine.plan.passes.numbering import value_numbers
+from hloexec.engine.plan.passes.sharing import value_numbers
 from hloexec.engine.plan.steps import Counter, Limit, Step, While
 from hloexec.ops.elementwise.formula import choose
 from hloexec.ops.resources import empty

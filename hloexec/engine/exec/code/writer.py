@@ -15,10 +15,9 @@ from hloexec.core.dtypes import Kind
 from hloexec.core.ir import leaf_shapes
 from hloexec.core.structs import define
 from hloexec.core.values import flat
-from hloexec.engine.exec.code.code import KEY, Code, Line
-from hloexec.engine.exec.code.compiling import code_of, loop_code_of
+from hloexec.engine.exec.code.compiling import KEY, Code, Line, code_of, loop_code_of
 from hloexec.engine.exec.code.scalars import index_text, is_scalar, operation_of
-from hloexec.engine.exec.ownership import UNSHARED_VARIABLE
+from hloexec.engine.exec.placement import UNSHARED_VARIABLE
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.regions.region import RegionKernel
 from hloexec.engine.plan.steps import Conditional, Invocation, Plan, Step, While

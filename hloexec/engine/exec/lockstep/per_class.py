@@ -1,22 +1,35 @@
-"""Kernels on operands that differ between devices: they run once per class of the common refinement of the operands'
-partitions. Kernels that round at random take all classes of small arrays at once.
-
-If a large operand dies with the step, the value of each class is freed as soon as the last class that needs it has run,
-so that it does not stay allocated together with the results of all classes.
-"""
+"""Kernels and loops on operands that differ between devices: once for each class of equal ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import attrs
+
+from hloexec.core.structs import define
 from hloexec.core.values import flat
-from hloexec.engine.devices.varying import Varying, belongs_to_one, combined, last_uses, members, of_class, split
-from hloexec.engine.exec.ownership import free_classes, is_held_twice
+from hloexec.engine.devices.topology import Topology
+from hloexec.engine.devices.varying import (
+    Classes,
+    Varying,
+    belongs_to_one,
+    combined,
+    joined,
+    last_uses,
+    members,
+    of_class,
+    split,
+)
+from hloexec.engine.exec.placement import free_classes, is_held_twice
+from hloexec.engine.exec.tasks import Frame
 from hloexec.engine.plan.kernels import NO_SLOT
+from hloexec.engine.plan.memory import spread_of
 from hloexec.engine.plan.optimization_errors import warn_of_failure
-from hloexec.engine.plan.steps import Step
+from hloexec.engine.plan.steps import COMMUNICATION, Plan, Step, While, inner_plans
 from hloexec.errors import HloError
+from hloexec.ops.resources import core_count, in_blocks
 
 
 class EachClass:
@@ -116,3 +129,120 @@ def _reused_by_class(
     column = places.index(place)
     # No two of the new classes may share one.
     return [free[row[column]] and alone for row, alone in zip(rows, belongs_to_one(rows)[column], strict=True)]
+
+
+_COMMON_SHARE = 0.1
+"""How much of a loop's work may be on values that classes have in common, as a part of the bytes that steps touch."""
+
+
+@define(eq=False)
+class ClassOperands:
+    """A class of devices before a loop."""
+
+    devices: tuple[int, ...]
+    operands: list[Any]
+    """What the class holds of the loop's operands."""
+
+
+_verdicts: WeakKeyDictionary[While, dict[tuple[Classes, ...], bool]] = WeakKeyDictionary()
+"""Whether a loop is worth running per class, by the classes of its operands."""
+
+
+def parts_of_loop(
+    plan: Plan, step: Step, devices: tuple[int, ...], operands: Sequence[Any]
+) -> tuple[Classes, list[ClassOperands]] | None:
+    """The classes that run a loop by themselves, and what each holds; None for lockstep.
+
+    `operands` are those of the step, of a plan that `devices` run together.
+    """
+    assert isinstance(step.flow, While)
+    same: Classes = (0,) * len(devices)
+    partitions = tuple(value.classes if type(value) is Varying else same for value in operands)
+    known = _verdicts.setdefault(step.flow, {})
+    if partitions not in known:
+        known[partitions] = _pays(plan, step, partitions)
+    if not known[partitions]:
+        return None
+    places, classes, rows = split(operands)
+    held = (of_class(operands, places, row) for row in rows)
+    return classes, list(map(ClassOperands, members(devices, classes), held))
+
+
+def side_by_side(run: Callable[[int], None], count: int) -> None:
+    """Call `run` with the number of each of so many parts.
+
+    If there are at least as many parts as cores, each core runs parts separately: what does not divide between threads,
+    or waits for memory, then overlaps with other work. Otherwise one part after the other has all cores.
+    """
+    if count < core_count():
+        for number in range(count):
+            run(number)
+    else:
+        in_blocks(lambda number, _: run(number), count, 1)
+
+
+def lone_frame(outer: Frame, step: Step, operands: list[Any]) -> Frame:
+    """A frame in which nothing but one step of another frame's plan is left to run, for its results.
+
+    The list of operands is emptied, so that the frame alone holds them.
+    """
+    plan = Plan(
+        computation=outer.plan.computation,
+        steps=[step],
+        program=[],
+        parameters=(),
+        constants={},
+        result_tree=step.results,
+        slot_shapes=outer.plan.slot_shapes,
+    )
+    slots: list[Any] = [None] * len(plan.slot_shapes)
+    for slot, value in zip(step.operands, operands, strict=True):
+        slots[slot] = value
+    operands.clear()
+    return Frame(plan, slots, iter(plan.steps), outer.context)
+
+
+def _is_for_itself(step: Step) -> bool:
+    """Whether a step does the same whenever and wherever it runs: it neither communicates, nor generates random
+    numbers, nor calls users' functions.
+    """
+    return step.is_pure if step.kernel is not None else not isinstance(step.flow, COMMUNICATION)
+
+
+def _pays(plan: Plan, step: Step, partitions: tuple[Classes, ...]) -> bool:
+    """Whether a loop whose operands are split like this is worth running per class."""
+    flow = step.flow
+    assert isinstance(flow, While)
+    if not all(_is_for_itself(inner) for _, inner in _steps(flow)):
+        return False
+    finest = joined(partitions)[0]
+    slots: list[Classes | None] = [None] * len(plan.slot_shapes)
+    for slot, classes in zip(step.operands, partitions, strict=True):
+        slots[slot] = classes
+    alone = attrs.evolve(plan, steps=[step], parameters=tuple(range(len(slots))))
+    spread = spread_of(alone, slots, Topology(len(finest)))
+    own = common = 0
+    for inner_plan, inner in _steps(flow):
+        if inner.function is not None and inner.results:
+            touched = {*inner.operands, *inner.results} - inner_plan.constants.keys()
+            size = sum(inner_plan.slot_shapes[slot].byte_size for slot in touched)
+            found = spread.by_plan[id(inner_plan)]
+            if any(found[slot] == finest for slot in inner.results):
+                own += size
+            else:
+                common += size
+    return common <= _COMMON_SHARE * (own + common)
+
+
+def _steps(flow: While) -> Iterator[tuple[Plan, Step]]:
+    """All steps of a loop with their plans, those of inner loops and calls included."""
+    pending = [flow.condition, flow.body]
+    seen: set[int] = set()
+    while pending:
+        plan = pending.pop()
+        if id(plan) in seen:
+            continue
+        seen.add(id(plan))
+        for step in plan.steps:
+            yield plan, step
+            pending += inner_plans(step.flow)

@@ -11,7 +11,7 @@ from typing import Any
 from hloexec.core.values import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import Varying, of_position
-from hloexec.engine.exec.code.code import Code
+from hloexec.engine.exec.code.compiling import Code
 from hloexec.engine.exec.machine import Machine, store_result
 from hloexec.engine.exec.tasks import Loop, Task
 from hloexec.engine.plan.kernels import NO_SLOT, Conversion, Forward, InstructionKernel

@@ -1,5 +1,5 @@
 """Lowering: the instructions of a computation become the steps of a plan (`computation`).
 
-`kernels` lowers operations and library calls, `flow` loops, conditionals and calls, and `exchange` communication with
-other devices or the host.
+`kernels` lowers operations and library calls, `flow` loops, conditionals, calls, and communication with other devices
+or the host.
 """

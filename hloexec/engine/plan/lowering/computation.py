@@ -30,8 +30,15 @@ from hloexec.engine.plan.kernels import (
     needs_conversion,
     with_type,
 )
-from hloexec.engine.plan.lowering.exchange import copy_start, device_number, exchange, part
-from hloexec.engine.plan.lowering.flow import conditional, invocation, while_loop
+from hloexec.engine.plan.lowering.flow import (
+    conditional,
+    copy_start,
+    device_number,
+    exchange,
+    invocation,
+    part,
+    while_loop,
+)
 from hloexec.engine.plan.lowering.kernels import custom_call, kernel
 from hloexec.engine.plan.steps import Flow, Mark, Plan, Scope, Step
 from hloexec.engine.plan.synthesis import zeros

@@ -18,8 +18,7 @@ from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape,
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, flat
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, SlotTree, fits, float_types, leaves
-from hloexec.engine.plan.lowering.exchange import boundary
-from hloexec.engine.plan.lowering.flow import called
+from hloexec.engine.plan.lowering.flow import boundary, called
 from hloexec.engine.plan.program import call_reason, needs_of, unknown_call_hint
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from hloexec.ops import registry

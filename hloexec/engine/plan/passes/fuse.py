@@ -19,7 +19,7 @@ import attrs
 from hloexec.core.ir import ArrayShape, Instruction, TupleShape
 from hloexec.core.structs import define
 from hloexec.engine.plan.kernels import Leaf
-from hloexec.engine.plan.passes.numbering import moved, value_numbers
+from hloexec.engine.plan.passes.sharing import moved, value_numbers
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.regions.block_program import Part
 from hloexec.engine.plan.regions.recompute import Recomputing

@@ -15,7 +15,7 @@ import attrs
 
 from hloexec.core.ir import ArrayShape
 from hloexec.engine.plan.kernels import InstructionKernel, View
-from hloexec.engine.plan.passes.numbering import moved
+from hloexec.engine.plan.passes.sharing import moved
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.ops.indexing.fast.indexing import Moving, WindowReader, WindowWriter
 from hloexec.ops.movement.strided import Indexing, Spreading

@@ -1,36 +1,267 @@
-"""Block programs: the instructions of a region as calls on numbered places.
-
-A bf16 value has up to two places, its own and one as f32, so that it is widened only once; a pred has further ones for
-the masks with which it selects.
-"""
+"""Block programs: the instructions of a region, in order, as calls on the numbered places of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import prod
+from operator import itemgetter
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import DType, element_type
 from hloexec.core.ir import ArrayShape
-from hloexec.core.structs import frozen
+from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import InstructionKernel
-from hloexec.engine.plan.regions.long_rows import has_long_rows, row_by_row
-from hloexec.engine.plan.regions.part_order import in_order_of_use
-from hloexec.engine.plan.regions.places import Operation, Places, Value
-from hloexec.engine.plan.regions.short_rows import (
+from hloexec.engine.plan.regions.rows import (
     has_few_columns,
+    has_long_rows,
     has_short_rows,
     laid_in_columns,
+    row_by_row,
     spread_out,
 )
 from hloexec.engine.plan.steps import Step
 from hloexec.ops.common import converted_into, narrow_into, strided
 from hloexec.ops.elementwise.formula import mask_into, mask_of
 from hloexec.ops.traits import Rounding, RowForm, behind_prefix, same
+
+Span = tuple[int, int]
+"""The first and the last step at which a buffer is in use."""
+
+
+def packed(sizes: Sequence[int], spans: Sequence[Span]) -> tuple[list[int], int]:
+    """Where each buffer begins, given what each takes, and where the last one ends.
+
+    Buffers of which one is done with before the other is used may lie over one another. The largest is placed first,
+    and each in the first gap between those that it must not touch.
+    """
+    starts: dict[int, int] = {}
+    for buffer in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        first, last = spans[buffer]
+        beside = (other for other in starts if first <= spans[other][1] and spans[other][0] <= last)
+        start = 0
+        for begin, other in sorted((starts[other], other) for other in beside):
+            if begin - start >= sizes[buffer]:
+                break
+            start = max(start, begin + sizes[other])
+        starts[buffer] = start
+    ends = (starts[buffer] + size for buffer, size in enumerate(sizes))
+    return [starts[buffer] for buffer in range(len(sizes))], max(ends, default=0)
+
+
+@frozen
+class Value:
+    """The contents of a place."""
+
+    row: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def row_bytes(self) -> int:
+        return prod(self.row) * self.dtype.itemsize
+
+
+@define(eq=False)
+class Operation:
+    """One call within a block."""
+
+    function: Callable[..., Any]
+    operands: tuple[int, ...]
+    target: int
+    has_out: bool
+    """Whether the function writes into the target's array, given as its last argument, instead of making one."""
+    step: Step
+    overwrites: tuple[int, ...] = ()
+    """The numbers of operands whose memory the target may take, where it has the same place in all of them."""
+    fetch: Callable[[list[Any]], Any] = attrs.field(init=False)
+    dead: tuple[int, ...] = ()
+    """Made arrays that are not needed any more."""
+
+    def __attrs_post_init__(self) -> None:
+        places = (*self.operands, self.target) if self.has_out else self.operands
+        getter = itemgetter(*places)
+        self.fetch = getter if len(places) > 1 else lambda values: (getter(values),)
+
+
+class Places:
+    """Numbered places."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._owner: dict[int, int] = {}
+        """Of places that show the memory of another."""
+        self._scratch: set[int] = set()
+        self._made: set[int] = set()
+        self.buffers: list[int] = []
+        """What a row of each buffer of scratch takes."""
+        self._spans: list[tuple[int, int]] = []
+        """The first and the last operation that uses each buffer."""
+        self.in_buffers: list[tuple[int, int, Value]] = []
+        """The places in scratch memory, and the buffer of each."""
+
+    def add(self, value: Any) -> int:
+        """A place for an input, an output, or a value that is known before the blocks run."""
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def add_scratch(self, value: Value) -> int:
+        """A place in scratch."""
+        place = self.add(value)
+        self._scratch.add(place)
+        return place
+
+    def add_made(self, value: Value) -> int:
+        """A place for an array that a function makes."""
+        place = self.add(value)
+        self._made.add(place)
+        return place
+
+    def add_view(self, value: Value, owner: int) -> int:
+        """A place that shows the memory of another."""
+        place = self.add(value)
+        self._owner[place] = owner
+        return place
+
+    def is_scratch(self, place: int) -> bool:
+        return place in self._scratch
+
+    def is_made(self, place: int) -> bool:
+        return place in self._made
+
+    def root(self, place: int) -> int:
+        """The place whose memory this one shows."""
+        while place in self._owner:
+            place = self._owner[place]
+        return place
+
+    def may_take(self, operation: Operation, place: int) -> bool:
+        """Whether an operation's target may take the memory of one of its operands, which it reads in place."""
+        return all(
+            operand == place and number in operation.overwrites
+            for number, operand in enumerate(operation.operands)
+            if self.root(operand) == place
+        )
+
+    def shows_scratch(self, place: int) -> bool:
+        """Whether a place is a view of scratch, which is the same for all blocks."""
+        return place in self._owner and self.root(place) in self._scratch
+
+    def allocate(self, operations: Sequence[Operation]) -> None:
+        """Give each place in scratch a buffer, and let each operation know which made arrays die with it."""
+        last: dict[int, int] = {}
+        for number, operation in enumerate(operations):
+            for place in (*operation.operands, operation.target):
+                last[self.root(place)] = number
+        buffer_of: dict[int, int] = {}
+        for number, operation in enumerate(operations):
+            early = [
+                root
+                for root in map(self.root, operation.operands)
+                if last[root] == number
+                and root in buffer_of
+                and self.may_take(operation, root)
+                and self.values[root].row == self.values[operation.target].row
+                and self.values[root].row_bytes == self.values[operation.target].row_bytes
+            ]
+            if operation.target in self._scratch:
+                if early:
+                    buffer = buffer_of[early[0]]
+                else:
+                    buffer = len(self.buffers)
+                    self.buffers.append(self.values[operation.target].row_bytes)
+                    self._spans.append((number, number))
+                self._spans[buffer] = self._spans[buffer][0], last[operation.target]
+                buffer_of[operation.target] = buffer
+                self.in_buffers.append((operation.target, buffer, self.values[operation.target]))
+            operation.dead = tuple(
+                {
+                    place
+                    for place in (*operation.operands, operation.target)
+                    if last[self.root(place)] == number and self.root(place) in self._made
+                }
+            )
+
+    def packed(self, sizes: Sequence[int]) -> tuple[list[int], int]:
+        """Where each buffer begins, given what each takes, and where the last one ends."""
+        return packed(sizes, self._spans)
+
+
+def in_order_of_use(steps: Sequence[Step], outputs: Collection[int], row_bytes: Mapping[int, int]) -> list[int]:
+    """The numbers of the steps in the order in which to run them; `row_bytes` are those of a row of each result.
+
+    Steps come after those whose results they take. A step whose result nothing needs keeps its place among the last.
+    """
+    maker = {step.result: number for number, step in enumerate(steps)}
+    operands = [list(dict.fromkeys(maker[slot] for slot in step.operands if slot in maker)) for step in steps]
+    made = [row_bytes[step.result] for step in steps]
+    _most_demanding_first(operands, made)
+    roots = [number for number, step in enumerate(steps) if step.result in outputs]
+    order = _Order(operands, made, roots)
+    for root in (*roots, *range(len(steps))):
+        stack = [(root, iter(operands[root]))]
+        while stack:
+            number, rest = stack[-1]
+            missing = next((operand for operand in rest if operand not in order.found), None)
+            if missing is not None:
+                stack.append((missing, iter(operands[missing])))
+            else:
+                stack.pop()
+                order.run(number)
+    return list(order.found)
+
+
+def _most_demanding_first(operands: Sequence[list[int]], made: Sequence[int]) -> None:
+    """Sort the operands of each step by what their computation takes beyond what it leaves, were nothing computed."""
+    most: list[int] = []
+    for number, makers in enumerate(operands):
+        makers.sort(key=lambda operand: made[operand] - most[operand])
+        before, taken = 0, 0
+        for operand in makers:
+            taken = max(taken, before + most[operand])
+            before += made[operand]
+        most.append(max(taken, before + made[number]))
+
+
+class _Order:
+    """Steps that have run, with those that can follow without taking more memory."""
+
+    def __init__(self, operands: Sequence[Sequence[int]], made: Sequence[int], outputs: Collection[int]) -> None:
+        self.found: dict[int, None] = {}
+        self._operands = operands
+        self._made = made
+        self._users: list[list[int]] = [[] for _ in operands]
+        for number, makers in enumerate(operands):
+            for operand in makers:
+                self._users[operand].append(number)
+        self._waiting = [len(users) for users in self._users]
+        """How many of a step's users have not run; an output has one more, outside."""
+        for number in outputs:
+            self._waiting[number] += 1
+
+    def run(self, number: int) -> None:
+        """Let a step run, unless it has, and after it all that free as much as they make."""
+        ready = [number]
+        while ready:
+            number = ready.pop()
+            if number in self.found:
+                continue
+            self.found[number] = None
+            ready += filter(self._frees_enough, self._users[number])
+            for operand in self._operands[number]:
+                self._waiting[operand] -= 1
+                if self._waiting[operand] == 1:
+                    ready += filter(self._frees_enough, self._users[operand])
+
+    def _frees_enough(self, number: int) -> bool:
+        if number in self.found or not all(operand in self.found for operand in self._operands[number]):
+            return False
+        freed = sum(self._made[operand] for operand in self._operands[number] if self._waiting[operand] == 1)
+        return freed >= self._made[number]
+
 
 _FEW_BYTES = 1 << 10
 """A row of so few is copied into scratch, where views of it last."""

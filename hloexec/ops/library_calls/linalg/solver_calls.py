@@ -39,9 +39,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, part_type
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
-from hloexec.core.precision import part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError, UnsupportedError

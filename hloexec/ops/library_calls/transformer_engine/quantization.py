@@ -23,9 +23,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType
+from hloexec.core.dtypes import ElementType, largest_number
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
-from hloexec.core.precision import largest_number
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import ShapeError, UnsupportedError

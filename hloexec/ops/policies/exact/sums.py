@@ -31,8 +31,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hloexec.core.dtypes import ElementType
-from hloexec.core.precision import part_type
+from hloexec.core.dtypes import ElementType, part_type
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import from_parts, narrow, widen

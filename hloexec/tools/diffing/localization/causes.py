@@ -19,9 +19,8 @@ from itertools import product, zip_longest
 
 import attrs
 
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.places import CallPath, RunPlace
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.ops.registry import Role, role_of, traits_of
 from hloexec.tools.diffing.control import Decisions, carrying_loop, exits, is_unrolled

@@ -28,11 +28,10 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.calls import calls_of, passed_operands
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.ir import Computation, Instruction, Module, TupleShape, leaf_shapes
 from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.places import CallPath, RunPlace
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.engine.exec.observers import path_entry

@@ -18,8 +18,7 @@ from itertools import islice
 
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.precision import unit_roundoff
+from hloexec.core.dtypes import ElementType, element_type_of, unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide

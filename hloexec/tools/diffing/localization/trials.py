@@ -12,8 +12,7 @@ from functools import partial
 
 import attrs
 
-from hloexec.core.dtypes import element_type_of
-from hloexec.core.precision import unit_roundoff
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.structs import define
 from hloexec.ops.registry import Role, exchanges, role_of, traits_of
 from hloexec.tools.diffing.control import Decisions

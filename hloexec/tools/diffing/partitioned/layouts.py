@@ -18,7 +18,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module, NamedSharding, TileSharding, TupleSharding
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
-from hloexec.engine.devices.tiles import places, tiles_of
+from hloexec.engine.devices.manual_regions import places, tiles_of
 from hloexec.engine.devices.topology import Topology
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import wide

@@ -33,7 +33,7 @@ from hloexec.core.values import TOKEN, Array, Value, flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.sharding import leaf_shardings, parameter_sharding, result_shardings
 from hloexec.errors import InputError
-from hloexec.language.text.attributes.printing import sharding as sharding_text
+from hloexec.language.text.printer import sharding as sharding_text
 from hloexec.tools.diffing.correspondence import Correspondence, nested
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS

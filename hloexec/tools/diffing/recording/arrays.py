@@ -29,8 +29,8 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import Kind, element_type_of
+from hloexec.core.process import memory_limit_bytes
 from hloexec.core.structs import define, frozen
-from hloexec.core.system_memory import memory_limit_bytes
 from hloexec.core.values import Array
 from hloexec.ops.common import wide
 from hloexec.ops.resources import owner_of

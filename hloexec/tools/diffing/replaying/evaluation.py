@@ -15,8 +15,7 @@ from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value, arrays_of, flat
 from hloexec.engine.devices.topology import Topology
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import repeated_run
+from hloexec.engine.exec.running import plan_of, repeated_run
 from hloexec.engine.options import Options
 from hloexec.engine.plan.kernels import InstructionKernel
 from hloexec.engine.plan.lowering.kernels import kernel_alone

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hloexec.analysis.numerics.tolerances import Chain, worst
-from hloexec.core.dtypes import element_type_of
-from hloexec.core.precision import unit_roundoff
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.registry import traits_of

@@ -21,8 +21,7 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.tolerances import Chain, worst
-from hloexec.core.dtypes import element_type_of
-from hloexec.core.precision import largest_number, unit_roundoff
+from hloexec.core.dtypes import element_type_of, largest_number, unit_roundoff
 from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow, wide

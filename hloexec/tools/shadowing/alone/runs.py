@@ -26,8 +26,7 @@ from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape,
 from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, Value, leaves, mapped
-from hloexec.engine.exec.plans import plan_of
-from hloexec.engine.exec.running import repeated_run
+from hloexec.engine.exec.running import plan_of, repeated_run
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
 from hloexec.engine.plan.schedule import after_dependencies, callees_first

@@ -14,9 +14,8 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.numerics.leaves import energy_of
-from hloexec.core.dtypes import element_type_of
+from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.ir import ArrayShape
-from hloexec.core.precision import unit_roundoff
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, flat
 from hloexec.ops.attributes import computation_names

@@ -23,7 +23,7 @@ import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, change_arrays
-from hloexec.core.lifetimes import remembered
+from hloexec.core.process import remembered
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, flat
 from hloexec.engine.options import DEFAULTS

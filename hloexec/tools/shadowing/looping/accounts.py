@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hloexec.core.precision import smallest_normal, unit_roundoff
+from hloexec.core.dtypes import smallest_normal, unit_roundoff
 from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.tools.shadowing.computing.elements import SHARE, Sample

@@ -30,7 +30,7 @@ from hloexec.core.ir import (
 )
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import define
-from hloexec.engine.devices.tiles import tiles_of
+from hloexec.engine.devices.manual_regions import tiles_of
 from hloexec.engine.devices.topology import Topology, groups_of
 from hloexec.errors import HloError, InputError
 from hloexec.ops.collective.sending import AllToAllAttributes

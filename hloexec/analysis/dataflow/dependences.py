@@ -1,21 +1,72 @@
-"""What HLO, or the text of a module, leaves open: elided constants, random numbers of an unspecified generator, the
-order in which a scatter writes, memory that nothing has written; and which results depend on it.
-
-Opcodes and library calls say it in their entries (`unspecified` in `ops.traits`).
-"""
+"""What results depend on besides the inputs: decisions about floats, and what HLO or the text leaves open."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator
 
 import attrs
 
 from hloexec.analysis.dataflow.forward import Fact, ForwardAnalysis
-from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes, leaf_shapes
 from hloexec.core.structs import define, frozen
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, find_custom_call, role_of, traits_of
+from hloexec.ops.registry import Role, find_custom_call, find_opcode, is_elementwise, role_of, traits_of
 from hloexec.ops.relations import Place
+
+
+def decided_leaves(module: Module) -> frozenset[tuple[int, ...]]:
+    """The leaves of the entry's result that depend on a decision about floats."""
+    return _leaves_of(module, decides)
+
+
+def ordered_leaves(module: Module) -> frozenset[tuple[int, ...]]:
+    """Those that depend on an order of floats: on an argmax, a sort, the largest ones."""
+    return _leaves_of(module, lambda where, each: decides(where, each) and not is_elementwise(each))
+
+
+def steep_leaves(module: Module) -> frozenset[tuple[int, ...]]:
+    """Those that depend on a quotient or a pole: near zero, its values are far apart for numbers that are as near as
+    rounding, but it has all values between."""
+    return _leaves_of(module, lambda _, instruction: _is_steep(instruction))
+
+
+def _leaves_of(module: Module, test: Callable[[Computation, Instruction], bool]) -> frozenset[tuple[int, ...]]:
+    places = {
+        (computation.name, each.name) for computation in module for each in computation if test(computation, each)
+    }
+    return depending_leaves(module, places) if places else frozenset()
+
+
+def _is_steep(instruction: Instruction) -> bool:
+    traits = traits_of(instruction)
+    return (traits.is_quotient or traits.pole is not None) and _has_floats(instruction.shape)
+
+
+def decides(computation: Computation, instruction: Instruction) -> bool:
+    """Whether an instruction decides something about floats."""
+    if role_of(instruction) not in (Role.KERNEL, Role.CUSTOM_CALL):
+        return False
+    entry, traits = find_opcode(instruction.opcode), traits_of(instruction)
+    is_sorting = traits.only_compared or (entry is not None and entry.order is not None)
+    if not traits.jumps and not is_sorting and _has_floats_alone(instruction.shape):
+        return False
+    return any(_has_floats(operand.shape) for operand in computation.operands_of(instruction))
+
+
+def _has_floats_alone(shape: Shape) -> bool:
+    return all(_are_floats(shape))
+
+
+def _has_floats(shape: Shape) -> bool:
+    return any(_are_floats(shape))
+
+
+def _are_floats(shape: Shape) -> Iterator[bool]:
+    """Of each array of a shape."""
+    for leaf in flat_shapes(shape):
+        if isinstance(leaf, ArrayShape) and leaf.is_array:
+            yield leaf.element_type.is_inexact
+
 
 _NONE: frozenset[Place] = frozenset()
 _SOME: frozenset[Place] = frozenset((("", ""),))
