@@ -33,8 +33,8 @@ def __getattr__(name: str) -> Any:
     home, last = _HOMES.get(name), name
     if home is None:
         home, last = _registered(name)
-    found = importlib.import_module(home)
-    value = globals()[name] = getattr(found, last, None) or importlib.import_module(f"{home}.{last}")
+    module = importlib.import_module(home)
+    value = globals()[name] = getattr(module, last, None) or importlib.import_module(f"{home}.{last}")
     return value
 
 
@@ -43,8 +43,8 @@ def _registered(name: str) -> tuple[str, str]:
     from hloexec.tools.registration import TOOLS
 
     for tool in TOOLS.values():
-        for each in tool.names:
-            home, _, last = each.rpartition(".")
+        for full_name in tool.names:
+            home, _, last = full_name.rpartition(".")
             if last == name:
                 return home, last
     raise AttributeError(f"module 'hloexec' has no attribute {name!r}")

@@ -76,12 +76,12 @@ class GoldenItem(pytest.Item):
 
         folder = self.path
         try:
-            found = update_golden(folder) if self.config.getoption("--hlo-update") else check_golden(folder)
+            check = update_golden(folder) if self.config.getoption("--hlo-update") else check_golden(folder)
         except HloError as error:
             raise _GoldenError(str(error)) from None
-        if not found.passed:
-            raise _GoldenError(_failure_text(found))
-        if found.message.startswith("updated"):
+        if not check.passed:
+            raise _GoldenError(_failure_text(check))
+        if check.message.startswith("updated"):
             self.config.stash.setdefault(_changed, []).append(f"updated {folder}")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -156,37 +156,37 @@ class GoldenFixture:
         is_updating = self._config.getoption("--hlo-update")
         if not folder.exists() and not is_updating:
             pytest.fail(f"there is no golden {folder}; `pytest --hlo-update` records it", pytrace=False)
-        given: dict[str, Any] = {"seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
-        found = None
+        options: dict[str, Any] = {"seed": seed, "numerics": numerics, "atol": atol, "rtol": rtol, "ulp": ulp}
+        check = None
         if folder.exists():
-            found = check_golden(folder, module=None if _is_of(folder, module) else module)
-            others = "" if found.golden is None else _other_options(found.golden, given)
-            if found.golden is not None and not others and inputs is not None:
-                others = _other_inputs(found.golden, module, inputs)
-            if found.passed and not others:
+            check = check_golden(folder, module=None if _is_of(folder, module) else module)
+            others = "" if check.golden is None else _other_options(check.golden, options)
+            if check.golden is not None and not others and inputs is not None:
+                others = _other_inputs(check.golden, module, inputs)
+            if check.passed and not others:
                 return
             if not is_updating:
-                pytest.fail(others if found.passed else self._failure_text(found, module), pytrace=False)
+                pytest.fail(others if check.passed else self._failure_text(check, module), pytrace=False)
             if not _is_own(folder):
                 kept = f"{folder} has its result from elsewhere, and is not replaced by hloexec's own"
-                pytest.fail(f"{kept}; {others or found.message}", pytrace=False)
+                pytest.fail(f"{kept}; {others or check.message}", pytrace=False)
         try:
-            record_golden(module, inputs, folder, replace=found is not None, **given)
+            record_golden(module, inputs, folder, replace=check is not None, **options)
         except HloError as error:
             pytest.fail(f"cannot record {folder}: {error}", pytrace=False)
-        verb = "recorded" if found is None else "updated"
+        verb = "recorded" if check is None else "updated"
         self._config.stash.setdefault(_changed, []).append(f"{verb} {folder}")
 
-    def _failure_text(self, found: GoldenCheck, module: Module) -> str:
+    def _failure_text(self, check: GoldenCheck, module: Module) -> str:
         """What a check says at length; if the module is another one than the golden's, it is kept, and compared."""
         from hloexec.report.running.golden import change_lines
         from hloexec.tools.golden.checking import diff_with_recorded
         from hloexec.tools.golden.recording import module_text
 
-        text, golden = _failure_text(found), found.golden
-        if golden is None or found.comparison is None or _is_of(found.folder, module):
+        text, golden = _failure_text(check), check.golden
+        if golden is None or check.comparison is None or _is_of(check.folder, module):
             return text
-        kept = self._new_folder() / f"{found.folder.stem}.hlo"
+        kept = self._new_folder() / f"{check.folder.stem}.hlo"
         kept.write_bytes(module_text(module))
         lines = change_lines(golden, str(kept), diff_with_recorded(golden, module))
         return "\n".join(
@@ -227,13 +227,13 @@ def _is_own(folder: Path) -> bool:
         return True
 
 
-def _other_options(golden: Golden, given: dict[str, Any]) -> str:
+def _other_options(golden: Golden, options: dict[str, Any]) -> str:
     """What a golden was recorded with that a test gives otherwise, as a sentence; empty where there is nothing."""
     from hloexec.ops.policies.policy import numerics_policy
 
-    given = {**given, "numerics": numerics_policy(given["numerics"]).name}
-    recorded = {name: getattr(golden, name) for name in given}
-    others = [f"{name} {recorded[name]}, not {given[name]}" for name in given if recorded[name] != given[name]]
+    options = {**options, "numerics": numerics_policy(options["numerics"]).name}
+    recorded = {name: getattr(golden, name) for name in options}
+    others = [f"{name} {recorded[name]}, not {options[name]}" for name in options if recorded[name] != options[name]]
     return f"{golden.folder} was recorded with {'; '.join(others)}; `pytest --hlo-update` records it" if others else ""
 
 
@@ -250,13 +250,13 @@ def _other_inputs(golden: Golden, module: Module, inputs: Inputs) -> str:
     return f"{golden.folder} was recorded with other inputs; `pytest --hlo-update` records it"
 
 
-def _failure_text(found: GoldenCheck) -> str:
+def _failure_text(check: GoldenCheck) -> str:
     """What a golden's check says at length."""
     from hloexec.report.judging.comparison import comparison_text
 
-    parts = [f"{found.folder}: {found.message}"]
-    if found.comparison is not None:
-        parts += ["", comparison_text(found.comparison)]
-        if _is_own(found.folder):
+    parts = [f"{check.folder}: {check.message}"]
+    if check.comparison is not None:
+        parts += ["", comparison_text(check.comparison)]
+        if _is_own(check.folder):
             parts += ["", "if the change is intended: pytest --hlo-update"]
     return "\n".join(parts)

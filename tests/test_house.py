@@ -36,6 +36,11 @@ OPTIONS = {"Options", "RunOptions", "Golden"}
 MOST_FILES = 28
 """Files of hloexec's that the first run of one instruction may enter."""
 
+VAGUE = {"found", "given", "what", "known", "each"}
+"""Names of variables where a noun says more."""
+MOST_VAGUE = 288
+"""Variables and parameters that have one of them: take from these, do not add."""
+
 CALLS = {"condition", "body", "branches", "to_apply", "calls"}
 """Fields of attributes that name a computation which runs instruction by instruction."""
 
@@ -194,6 +199,8 @@ class _Source:
     strings: list[str]
     calls: list[str]
     """Where it reads which computation an instruction runs."""
+    vague: list[str]
+    """Its variables and parameters whose names are those of `VAGUE`."""
 
 
 @cache
@@ -204,7 +211,7 @@ def _sources() -> list[_Source]:
 
 def _source(path: Path) -> _Source:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [], [], [])
+    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [], [], [], [])
     nodes: list[ast.AST] = [tree]
     # As ast.walk does, in half the time.
     while nodes:
@@ -224,6 +231,10 @@ def _source(path: Path) -> _Source:
             found.strings.append(node.value)
         elif isinstance(node, ast.Attribute) and node.attr in CALLS and ast.unparse(node.value).endswith("attributes"):
             found.calls.append(f"{node.lineno}: {node.attr}")
+        elif isinstance(node, ast.Name) and node.id in VAGUE and isinstance(node.ctx, ast.Store):
+            found.vague.append(node.id)
+        elif isinstance(node, ast.arg) and node.arg in VAGUE:
+            found.vague.append(node.arg)
     return found
 
 
@@ -357,3 +368,7 @@ def test_a_scatter_enters_few_files_of_the_entries() -> None:
     printed = subprocess.run([sys.executable, "-c", SCATTER_RUN], cwd=ROOT, capture_output=True, text=True, check=True)
     files = printed.stdout.split()
     assert 3 < len(files) <= MOST_FILES_OF_SCATTER, files
+
+
+def test_variables_are_named_by_nouns() -> None:
+    assert sum(len(source.vague) for source in _sources()) <= MOST_VAGUE

@@ -87,8 +87,8 @@ def entered_computations(
 ) -> list[Computation]:
     """The computations whose instructions run one by one, the entry first, each where it is called first; of each, only
     these instructions are looked at."""
-    found = {(entry or module.entry).name: entry or module.entry}
-    pending = list(found.values())
+    computations = {(entry or module.entry).name: entry or module.entry}
+    pending = list(computations.values())
     for computation in pending:
         for instruction in instructions(computation):
             names = [call.computation for call in calls_of(instruction)]
@@ -96,7 +96,7 @@ def entered_computations(
             if library_call is not None and library_call.invokes and library_call.reason_against(instruction) is None:
                 names.append(library_call.invokes(instruction))
             for name in names:
-                if name not in found:
-                    found[name] = module.by_name[name]
-                    pending.append(found[name])
+                if name not in computations:
+                    computations[name] = module.by_name[name]
+                    pending.append(computations[name])
     return pending

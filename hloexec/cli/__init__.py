@@ -82,8 +82,8 @@ class _Commands(HelpGroup):
         if cmd_name not in TOOLS:
             return None
         command: click.Command = import_module(TOOLS[cmd_name].command).command
-        for each in (command, *getattr(command, "commands", {}).values()):
-            each.context_class = HelpContext
+        for entry in (command, *getattr(command, "commands", {}).values()):
+            entry.context_class = HelpContext
         return command
 
 
@@ -116,8 +116,8 @@ def _hloexec() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    name = next((word for word in given if not word.startswith("-")), "")
+    words = sys.argv[1:] if arguments is None else arguments
+    name = next((word for word in words if not word.startswith("-")), "")
     if arguments is None and TOOLS.get(name, _UNKNOWN).runs:
         from hloexec.cli.process import keep_freed_memory, restart_with_better_kernels
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
         said = Warnings()
-        said.words = given
+        said.words = words
         warnings.showwarning = said.show
         try:
             if arguments is None:
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _encode_everything()
             if sys.stdout is None:
                 raise OSError("standard output is closed")
-            return _execute(given, name, said)
+            return _execute(words, name, said)
         except (_ClosedPipeError, BrokenPipeError):
             discard_output(sys.stdout)
             return 141
@@ -178,15 +178,15 @@ def _execute(arguments: Sequence[str], name: str, said: Warnings) -> int:
 
 def _commands_of(arguments: Sequence[str]) -> list[click.Command]:
     """The command that a command line names, after the groups that it is in."""
-    found: list[click.Command] = [_hloexec]
+    commands: list[click.Command] = [_hloexec]
     for word in arguments:
-        group = found[-1]
+        group = commands[-1]
         if not isinstance(group, click.Group):
             break
         command = None if word.startswith("-") else group.get_command(click.Context(group), word)
         if command is not None:
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
 @contextmanager

@@ -52,24 +52,26 @@ class HelpGroup(click.Group):
         for title, names in self.sections(ctx).items():
             commands = [command for name in names if (command := self.get_command(ctx, name)) is not None]
             with formatter.section(title):
-                formatter.write_dl([(str(each.name), each.get_short_help_str(_ANY_LENGTH)) for each in commands])
+                formatter.write_dl(
+                    [(str(subcommand.name), subcommand.get_short_help_str(_ANY_LENGTH)) for subcommand in commands]
+                )
 
 
 def require_once(command: click.Command, ctx: click.Context, arguments: Sequence[str]) -> None:
     """Raise click.UsageError where an option that has one value is given several, of which click takes the last."""
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    listed = [copy.copy(each) for each in options]
-    for each in listed:
-        each.multiple = True
-    others = [each for each in command.params if not isinstance(each, click.Option)]
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    listed = [copy.copy(parameter) for parameter in options]
+    for parameter in listed:
+        parameter.multiple = True
+    others = [parameter for parameter in command.params if not isinstance(parameter, click.Option)]
     try:
-        found, _, _ = (
+        parsed_values, _, _ = (
             click.Command(command.name, params=[*listed, *others]).make_parser(ctx).parse_args(list(arguments))
         )
     except click.UsageError:
         return  # which the command itself says better
     for option in options:
-        values = found.get(str(option.name), [])
+        values = parsed_values.get(str(option.name), [])
         if not option.multiple and any(value != values[0] for value in values):
             if option.secondary_opts:
                 message = f"{option.opts[-1]} and {option.secondary_opts[-1]} cannot be combined"

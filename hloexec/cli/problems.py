@@ -50,19 +50,19 @@ def option(name: str, value: object, text: str | None) -> str:
     """An argument of a function as an option: `--seed`, `--seed 3`; what is no argument with an option, as it is."""
     if name not in _OPTIONS:
         return text or name
-    known = _OPTIONS[name] or f"--{name.replace('_', '-')}"
-    takes_none = value is None or value is True or " " in known
-    return known.format(value) if takes_none else f"{known} {value}"
+    template = _OPTIONS[name] or f"--{name.replace('_', '-')}"
+    takes_none = value is None or value is True or " " in template
+    return template.format(value) if takes_none else f"{template} {value}"
 
 
 def commands_at_hand() -> list[click.Command]:
     """The command that runs, after the groups that it is in."""
     context = click.get_current_context(silent=True)
-    found: list[click.Command] = []
+    commands: list[click.Command] = []
     while context is not None:
-        found.insert(0, context.command)
+        commands.insert(0, context.command)
         context = context.parent
-    return found
+    return commands
 
 
 def advice_for(message: str, at_hand: Sequence[click.Command]) -> str:
@@ -75,15 +75,15 @@ def advice_for(message: str, at_hand: Sequence[click.Command]) -> str:
     def lacking(text: str) -> set[str]:
         return set() if _COMMAND.search(text) else set(_OPTION.findall(text)) - own
 
-    def advice(found: re.Match[str]) -> str:
-        options, delimiter, end = lacking(found["clause"]), found["delimiter"], found["end"] or ""
+    def advice(match: re.Match[str]) -> str:
+        options, delimiter, end = lacking(match["clause"]), match["delimiter"], match["end"] or ""
         if not options:
-            return found[0]
+            return match[0]
         if delimiter == " (" and end:
             return ""
         if delimiter == ", ":
             return end
-        names = " ".join(str(each.name) for each in at_hand[1:])
+        names = " ".join(str(group.name) for group in at_hand[1:])
         other = _command_with(options, root)
         said = f"hloexec {names} has no option for that" + (f", but hloexec {other} has" if other else "")
         return f"{delimiter}{said}{end}"
@@ -101,8 +101,8 @@ def _command_with(options: set[str], root: click.Command) -> str | None:
         return None
     context = click.Context(root)
     for name in root.list_commands(context):
-        found = root.get_command(context, name)
-        if found is not None and options <= _options_of(found):
+        command = root.get_command(context, name)
+        if command is not None and options <= _options_of(command):
             return name
     return None
 

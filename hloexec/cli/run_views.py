@@ -92,8 +92,11 @@ class TerminalView:
         elif comparison is not None:
             show(f"\ncompared with the snapshot's result: {comparison}")
         taken = ran.statistics
-        each = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if len(ran.results) > 1 else ""
-        show(f"\nran in {seconds_text(ran.seconds)}, peak memory {byte_text(taken.peak_bytes)} beyond the inputs{each}")
+        per_device = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if len(ran.results) > 1 else ""
+        show(
+            f"\nran in {seconds_text(ran.seconds)}, "
+            f"peak memory {byte_text(taken.peak_bytes)} beyond the inputs{per_device}"
+        )
         if ran.warm_seconds:
             first, middle, last = (seconds_text(seconds) for seconds in _spread(ran.warm_seconds))
             show(f"then {len(ran.warm_seconds)} times in {middle} (median; {first} to {last})")
@@ -120,7 +123,7 @@ class JsonView:
 
         module, outcome, ran = self._run.module, self._outcome, self._outcome.ran
         warm = ran.warm_seconds
-        found = RunResult(
+        record = RunResult(
             module.instruction_count,
             len(module.computations),
             leaves_of(self._inputs),
@@ -133,7 +136,7 @@ class JsonView:
             ran.statistics.peak_bytes,
             ran.statistics.device_peak_bytes,
         )
-        echo_json("run", self._run.facts(), found)
+        echo_json("run", self._run.facts(), record)
 
 
 class PageView:

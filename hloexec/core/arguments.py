@@ -77,7 +77,7 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
     """
     numbers = {parameter.name: number for number, parameter in enumerate(computation.parameters)}
     names: ParameterNames | None = None
-    found = []
+    parameters = []
     for key in keys:
         number = key
         near = ""
@@ -93,18 +93,18 @@ def parameter_numbers(computation: Computation, keys: Iterable[object]) -> list[
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or not 0 <= number < len(numbers):
             listed = f", numbered from 0 and named {listing(numbers, 20)}" if numbers else ""
             raise InputError(f"{computation.name} has no parameter {quoted(key)}, but {len(numbers)}{listed}{near}")
-        found.append(int(number))
-    return found
+        parameters.append(int(number))
+    return parameters
 
 
 def named_computation(module: Module, name: str) -> Computation:
     """The computation of a name; InputError where there is none."""
     require_text("computation", name, "the name of a computation")
-    found = module.by_name.get(name.removeprefix("%"))
-    if found is None:
+    computation = module.by_name.get(name.removeprefix("%"))
+    if computation is None:
         near = suggestion(name, module.by_name, 3) or f"; there are {listing(module.by_name, 20)}"
         raise InputError(f"module {module.name} has no computation {name}{near}")
-    return found
+    return computation
 
 
 def require_integer(name: str, value: object, least: int) -> None:
@@ -138,17 +138,17 @@ def require_flags(**flags: object) -> None:
             raise wrong(name, "True or False", value)
 
 
-def require_text(name: str, value: object, what: str = "a str", advice: str = "") -> None:
+def require_text(name: str, value: object, subject: str = "a str", advice: str = "") -> None:
     """InputError unless it is a str."""
     if not isinstance(value, str):
-        raise wrong(name, what, value, jax_advice(value) or advice)
+        raise wrong(name, subject, value, jax_advice(value) or advice)
 
 
 def require_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """InputError unless it is one of some words."""
     if not isinstance(value, str) or value not in choices:
-        given = quoted(value, 200) if isinstance(value, str) else described(value)
-        raise InputError(f"{argument(name)} must be one of {', '.join(choices)}, but is {given}")
+        spelled = quoted(value, 200) if isinstance(value, str) else described(value)
+        raise InputError(f"{argument(name)} must be one of {', '.join(choices)}, but is {spelled}")
 
 
 def require_path(name: str, value: object) -> None:
@@ -157,19 +157,19 @@ def require_path(name: str, value: object) -> None:
         raise wrong(name, "a path, a str or an os.PathLike", value, jax_advice(value))
 
 
-def listed(name: str, value: object, what: str) -> list[Any]:
+def listed(name: str, value: object, subject: str) -> list[Any]:
     """The items of a list or another iterable; InputError for anything else, including a str."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise wrong(name, f"a list of {what}", value, "write it as [...], even where there is only one")
+        raise wrong(name, f"a list of {subject}", value, "write it as [...], even where there is only one")
     return list(value)
 
 
 def texts(name: str, value: object) -> tuple[str, ...]:
     """The words or patterns of a list."""
-    found = tuple(listed(name, value, "str"))
-    for entry in found:
+    words = tuple(listed(name, value, "str"))
+    for entry in words:
         require_text(f"each of {name}", entry)
-    return found
+    return words
 
 
 def byte_count(name: str, value: object) -> int:

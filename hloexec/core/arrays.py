@@ -27,9 +27,9 @@ def branches(node: object) -> list[tuple[str, Any]] | None:
     if node is None:
         return []
     if kind not in (dict, list, tuple) and not isinstance(node, OrderedDict) and not hasattr(kind, "_fields"):
-        found = None if is_foreign(node) else _registered(node)
-        if found is not None:
-            return found
+        children = None if is_foreign(node) else _registered(node)
+        if children is not None:
+            return children
     if isinstance(node, Mapping):
         return [(f"[{key!r}]", node[key]) for key in _keys(node)]
     if not isinstance(node, (tuple, list)):
@@ -47,18 +47,18 @@ def is_branch(node: object) -> bool:
 
 def tree_leaves(root: object) -> list[tuple[str, Any]]:
     """The leaves behind their paths, such as `['layers'][0].w`; InputError for what has no order or no end."""
-    found: list[tuple[str, Any]] = []
+    leaves: list[tuple[str, Any]] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), root)]
     while stack:
         path, node = stack.pop()
         parts = branches(node)
         if parts is None:
-            found.append(("".join(path), node))
+            leaves.append(("".join(path), node))
             continue
         if len(path) > _DEEPEST:
             raise InputError(f"a container nests more than {_DEEPEST} deep, or holds itself")
         stack.extend(((*path, key), part) for key, part in reversed(parts))
-    return found
+    return leaves
 
 
 def _keys(node: Mapping[Any, Any]) -> list[Any]:
@@ -78,13 +78,13 @@ def _registered(node: object) -> list[tuple[str, Any]] | None:
     if flatten is None or path_text is None:
         return None
     try:
-        found, _ = flatten(node, is_leaf=lambda each: each is not node)
+        children, _ = flatten(node, is_leaf=lambda each: each is not node)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"JAX cannot flatten a {type(node).__qualname__}: {reason}") from error
-    if len(found) == 1 and found[0][1] is node:
+    if len(children) == 1 and children[0][1] is node:
         return None
-    return [(path_text(path), part) for path, part in found]
+    return [(path_text(path), part) for path, part in children]
 
 
 _OWN = (np.ndarray, np.memmap)
@@ -160,18 +160,18 @@ def as_array(value: Any) -> Array:
         raise InputError(f"a {kind} cannot be read as an array: {reason}") from error
 
 
-def as_value(value: object, what: str, known: dict[int, Array] | None = None) -> Any:
+def as_value(value: object, subject: str, converted: dict[int, Array] | None = None) -> Any:
     """A value with arrays of NumPy in place of other libraries', and tuples in place of lists; InputError, which calls
-    it `what`. One array stays one, also among values that are given the same dict `known`."""
-    known = {} if known is None else known
+    it `subject`. One array stays one, also among values that are given the same dict `converted`."""
+    converted = {} if converted is None else converted
 
-    def leaf(given: object) -> Any:
-        if is_foreign(given) and id(given) not in known:
+    def leaf(argument: object) -> Any:
+        if is_foreign(argument) and id(argument) not in converted:
             try:
-                known[id(given)] = as_array(given)
+                converted[id(argument)] = as_array(argument)
             except InputError as error:
-                raise InputError(f"{what}: {error.message}") from error
-        return known.get(id(given), given)
+                raise InputError(f"{subject}: {error.message}") from error
+        return converted.get(id(argument), argument)
 
     return rebuilt(value, lambda node: node if isinstance(node, (tuple, list)) else None, leaf)
 
@@ -181,14 +181,14 @@ def may_become(given: ElementType, element_type: ElementType) -> bool:
     return given is not element_type and given.is_integral and element_type.is_integral
 
 
-def exact_integers(array: Array, element_type: ElementType, what: str) -> Array:
-    """Integers as those of another type; InputError, which calls them `what`, names the first that it does not hold."""
+def exact_integers(array: Array, element_type: ElementType, subject: str) -> Array:
+    """Integers as those of another type; InputError, which calls them `subject`, names the first beyond it."""
     numbers = array.astype(element_type_of(array.dtype).compute)
     low, high = element_type.integer_range
     is_beyond = (numbers < low) | (numbers > high)
     if is_beyond.any():
         index = tuple(map(int, np.unravel_index(int(np.argmax(is_beyond)), numbers.shape)))
-        place = f"element {list(index)} of {what}" if index else what
+        place = f"element {list(index)} of {subject}" if index else subject
         raise InputError(f"{place} is {numbers[index]}, which {element_type} does not hold ({low} to {high})")
     return numbers.astype(element_type.compute).astype(element_type.storage)
 

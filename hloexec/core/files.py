@@ -125,13 +125,13 @@ _OTHER_FORMATS = frozenset(
 """The endings of files' names that say what is in them."""
 
 
-def require_ending(path: FilePath, what: str, endings: tuple[str, ...]) -> None:
+def require_ending(path: FilePath, subject: str, endings: tuple[str, ...]) -> None:
     """Raise InputError where the name of a file ends like those of another format than what is written to it."""
     name = os.fspath(path)
     ending = os.path.splitext(name)[1].removeprefix(".").lower()
     if ending in _OTHER_FORMATS and ending not in endings:
         instead = f"{os.path.splitext(name)[0]}.{endings[0]}"
-        raise InputError(f"{name!r} ends like a file of another format: {what} is written, so name it {instead!r}")
+        raise InputError(f"{name!r} ends like a file of another format: {subject} is written, so name it {instead!r}")
 
 
 def require_new_folder(path: FilePath) -> None:
@@ -239,7 +239,7 @@ def free_bytes(path: FilePath) -> int:
     return max(0, shutil.disk_usage(_existing_parent(Path(path))).free - _RESERVE)
 
 
-def require_room(path: FilePath, needed: int, limit: int | None, what: str, advice: str) -> None:
+def require_room(path: FilePath, needed: int, limit: int | None, subject: str, advice: str) -> None:
     """Raise ResourceError where `needed` bytes are more than `limit`, or than the folder's disk has free."""
     free = free_bytes(path)
     is_limited = limit is not None and limit < free
@@ -250,7 +250,7 @@ def require_room(path: FilePath, needed: int, limit: int | None, what: str, advi
             if is_limited
             else (f"but only {byte_text(allowed)} are free there")
         )
-        raise ResourceError(f"{what} take about {byte_text(needed)} in {os.fspath(path)!r}, {but}; {advice}")
+        raise ResourceError(f"{subject} take about {byte_text(needed)} in {os.fspath(path)!r}, {but}; {advice}")
 
 
 def _existing_parent(folder: Path) -> Path:

@@ -32,14 +32,14 @@ _Found = TypeVar("_Found")
 
 def remembered(find: Callable[[Any], _Found]) -> Callable[[Any], _Found]:
     """A function of one object that is called once for each: objects are told apart by identity, not by value."""
-    known: dict[int, tuple[weakref.ref[Any], _Found]] = {}
+    entries: dict[int, tuple[weakref.ref[Any], _Found]] = {}
 
     @wraps(find)
     def found(about: Any) -> _Found:
         key = id(about)
-        entry = known.get(key)
+        entry = entries.get(key)
         if entry is None or entry[0]() is not about:
-            entry = known[key] = weakref.ref(about, lambda _: known.pop(key, None)), find(about)
+            entry = entries[key] = weakref.ref(about, lambda _: entries.pop(key, None)), find(about)
         return entry[1]
 
     return found
@@ -58,8 +58,8 @@ def memory_limit_bytes(limit: int | None) -> int | None:
 
 def available_bytes() -> int | None:
     """Bytes that this process may still take without swapping: what the machine has, and what its cgroup leaves it."""
-    found = [size for size in (_machine_bytes(), _cgroup_bytes()) if size is not None]
-    return min(found, default=None)
+    sizes = [size for size in (_machine_bytes(), _cgroup_bytes()) if size is not None]
+    return min(sizes, default=None)
 
 
 def _machine_bytes() -> int | None:

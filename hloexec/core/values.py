@@ -89,15 +89,15 @@ def flat(value: object) -> list[Any]:
     """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
     if not isinstance(value, tuple):
         return [value]
-    found: list[Any] = []
+    flat_leaves: list[Any] = []
     stack: list[object] = [value]
     while stack:
         current = stack.pop()
         if isinstance(current, tuple):
             stack.extend(reversed(current))
         else:
-            found.append(current)
-    return found
+            flat_leaves.append(current)
+    return flat_leaves
 
 
 def leaves(value: Value) -> Iterator[tuple[tuple[int, ...], Array | Token]]:

@@ -121,11 +121,14 @@ def quoted(value: object, most: int = 80) -> str:
     return repr(truncated(value, most)) if isinstance(value, str) else truncated(repr(value), most)
 
 
-def suggestion(name: str, known: Iterable[str], most: int = 1, text: Callable[[str], str] = str) -> str:
+def suggestion(name: str, known_names: Iterable[str], most: int = 1, text: Callable[[str], str] = str) -> str:
     """The end of a sentence about a wrong name: `; did you mean dot.3?`; nothing where none of the known comes near or
     begins with it."""
     from difflib import get_close_matches
 
-    names = list(known)
-    close = get_close_matches(name, names, most) or [each for each in names if name and each.startswith(name)][:most]
+    names = list(known_names)
+    close = (
+        get_close_matches(name, names, most)
+        or [candidate for candidate in names if name and candidate.startswith(name)][:most]
+    )
     return f"; did you mean {' or '.join(map(text, close))}?" if close else ""

@@ -30,12 +30,12 @@ def interpret(plan: Plan, arguments: list[Any], placed: PlacedError) -> list[Any
     results: Any = None
     while waiting:
         try:
-            inner, given, context = waiting[-1].send(results)
+            inner, inner_arguments, context = waiting[-1].send(results)
         except StopIteration as end:
             waiting.pop()
             results = end.value
         else:
-            waiting.append(_run(inner, given, context, placed))
+            waiting.append(_run(inner, inner_arguments, context, placed))
             results = None
     return list(results)
 
@@ -50,9 +50,9 @@ def _run(plan: Plan, arguments: list[Any], context: Context | None, placed: Plac
         slots[slot] = None
     for step in plan.steps:
         if step.function is None:
-            found = yield from _carry_out(step, slots, context)
-            store(step.results, found, slots)
-            found.clear()
+            results = yield from _carry_out(step, slots, context)
+            store(step.results, results, slots)
+            results.clear()
         else:
             try:
                 if step.result != NO_SLOT:

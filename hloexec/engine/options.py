@@ -47,8 +47,8 @@ def _bytes(value: object) -> int | None:
     return None if value is None else byte_count("memory_limit", value)
 
 
-def _is_one_of(given: object, *words: str) -> bool:
-    return isinstance(given, str) and given in words
+def _is_one_of(argument: object, *words: str) -> bool:
+    return isinstance(argument, str) and argument in words
 
 
 def require_elided(name: str, value: object) -> None:

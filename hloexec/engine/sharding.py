@@ -92,18 +92,18 @@ def shard_inputs(
     if len(wholes) != len(values):
         raise InputError(f"the module has {len(values)} parameters, but {len(wholes)} before partitioning")
     for number, (parameter, whole, value) in enumerate(zip(module.entry.parameters, wholes, values, strict=True)):
-        what = f"parameter {number} ({parameter.name})"
+        label = f"parameter {number} ({parameter.name})"
         sharding = parameter.sharding
         if sharding is None and before is not None:
             sharding = parameter_sharding(before, whole)
-        shardings = iter(leaf_shardings(sharding, parameter.shape, what))
+        shardings = iter(leaf_shardings(sharding, parameter.shape, label))
         # Each leaf becomes the list of its shards.
-        tree = _mapped(value, parameter.shape, what, _cutting(shardings, what, topology))
+        tree = _mapped(value, parameter.shape, label, _cutting(shardings, label, topology))
         columns.append([_entry_of(tree, partition) for partition in range(topology.partitions)])
     return [[column[topology.partition_of(device)] for column in columns] for device in range(topology.count)]
 
 
-def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) -> Callable[[Any, _Leaf], list[Any]]:
+def _cutting(shardings: Iterator[_LeafSharding], subject: str, topology: Topology) -> Callable[[Any, _Leaf], list[Any]]:
     def cut(value: object, shape: _Leaf) -> list[Any]:
         sharding = next(shardings)
         if not isinstance(value, np.ndarray) or not isinstance(shape, ArrayShape):
@@ -112,28 +112,28 @@ def _cutting(shardings: Iterator[_LeafSharding], what: str, topology: Topology) 
             return [value] * topology.partitions
         if sharding is None and topology.partitions > 1:
             raise InputError(
-                f"{what} is {shape} on each device, and nothing says how the array {list(value.shape)} that was given "
-                f"is divided; give as {argument('before')} the module before partitioning, with a "
+                f"{subject} is {shape} on each device, and nothing says how the array {list(value.shape)} that was "
+                f"given is divided; give as {argument('before')} the module before partitioning, with a "
                 "sharding of it"
             )
-        return [value] if sharding is None else _shards(value, shape, sharding, what, topology)
+        return [value] if sharding is None else _shards(value, shape, sharding, subject, topology)
 
     return cut
 
 
 def _shards(
-    value: Array, shape: ArrayShape, sharding: TileSharding | NamedSharding, what: str, topology: Topology
+    value: Array, shape: ArrayShape, sharding: TileSharding | NamedSharding, subject: str, topology: Topology
 ) -> list[Any]:
     """The shard of each partition."""
-    tiles = _tiles(sharding, value.ndim, what, topology)
+    tiles = _tiles(sharding, value.ndim, subject, topology)
     counts = tiles.shape[:-1]
     tile = tuple(-(-size // count) for size, count in zip(value.shape, counts, strict=True))
     if tile != shape.dimensions:
         raise InputError(
-            f"{what} is {shape} on each device, but shards of the array {list(value.shape)} that was given would be "
+            f"{subject} is {shape} on each device, but shards of the array {list(value.shape)} that was given would be "
             f"{list(tile)} (sharding={sharding_text(sharding)})"
         )
-    found: list[Any] = [None] * topology.partitions
+    shards: list[Any] = [None] * topology.partitions
     for place in np.ndindex(counts):
         piece = value[index_of(place, tile)]
         if piece.shape != tile:
@@ -141,8 +141,8 @@ def _shards(
             padded[tuple(map(slice, piece.shape))] = piece
             piece = padded
         for partition in tiles[place]:
-            found[partition] = piece
-    return found
+            shards[partition] = piece
+    return shards
 
 
 def unshard_outputs(
@@ -205,8 +205,8 @@ def _shardings(source: Module, sharding: Sharding | str | None, declared: Shape)
     """The sharding of each leaf of the result: those that are given, or what the module says."""
     if sharding is None:
         return result_shardings(source)
-    given = parse_sharding(sharding) if isinstance(sharding, str) else sharding
-    return leaf_shardings(given, declared, "the result")
+    stated_sharding = parse_sharding(sharding) if isinstance(sharding, str) else sharding
+    return leaf_shardings(stated_sharding, declared, "the result")
 
 
 def shards_of_result(
@@ -228,59 +228,59 @@ def shards_of_result(
     declared = module.entry.result_shape
     shardings = _shardings(module if before is None else before, sharding, declared)
     rows = _rows(outputs, declared)
-    found = {}
+    shards_by_label = {}
     for (index, shape), stated, *own in zip(leaf_shapes(declared), shardings, *rows, strict=True):
         array = whole[label_of(index)]
-        shards, known = (
+        shards, masks = (
             _cutting(iter([stated]), _leaf_name(index), topology)(value, shape)
             for value in (array, np.ones(array.shape, bool))
         )
         for device, output in enumerate(own):
             partition = topology.partition_of(device)
-            shard, is_known = shards[partition], known[partition]
-            found[label_of((device, *index))] = shard if is_known.all() else np.where(is_known, shard, output)
-    return found
+            shard, is_known = shards[partition], masks[partition]
+            shards_by_label[label_of((device, *index))] = shard if is_known.all() else np.where(is_known, shard, output)
+    return shards_by_label
 
 
 def _whole(
-    values: Sequence[object], sharding: _LeafSharding, shape: tuple[int, ...] | None, what: str, topology: Topology
+    values: Sequence[object], sharding: _LeafSharding, shape: tuple[int, ...] | None, subject: str, topology: Topology
 ) -> Any:
     """One leaf of the result, from those of all devices."""
     first = values[0]
     everyone = range(topology.count)
     if not isinstance(first, np.ndarray) or shape == first.shape:
-        return _agreed(values, everyone, f"{what} is whole on every device")
+        return _agreed(values, everyone, f"{subject} is whole on every device")
     if sharding is None:
         if shape is not None:
             raise InputError(
-                f"{what} is {list(first.shape)} on each device and {list(shape)} as a whole, but nothing says how it "
-                f"is divided; {_remedy()}"
+                f"{subject} is {list(first.shape)} on each device and {list(shape)} as a whole, but nothing says how "
+                f"it is divided; {_remedy()}"
             )
         return _agreed(
             values,
             everyone,
-            f"nothing says how {what} is divided ({_remedy()})",
+            f"nothing says how {subject} is divided ({_remedy()})",
         )
     if isinstance(sharding, TileSharding) and sharding.type is ShardingType.MAXIMAL:
         holder = sharding.devices[0] if sharding.device is None else sharding.device
-        return _agreed(values, [_existing(holder, what, topology)], what)
-    tiles = _tiles(sharding, first.ndim, what, topology)
+        return _agreed(values, [_existing(holder, subject, topology)], subject)
+    tiles = _tiles(sharding, first.ndim, subject, topology)
     counts = tiles.shape[:-1]
     whole = tuple(map(operator.mul, counts, first.shape)) if shape is None else shape
     if tuple(-(-size // count) for size, count in zip(whole, counts, strict=True)) != first.shape:
         raise InputError(
-            f"shards {list(first.shape)} of {what} do not make up {list(whole)} (sharding={sharding_text(sharding)})"
+            f"shards {list(first.shape)} of {subject} do not make up {list(whole)} (sharding={sharding_text(sharding)})"
         )
     result = np.empty(whole, first.dtype)
     for place in np.ndindex(counts):
         holders = sorted(topology.device(r, int(p)) for p in tiles[place] for r in range(topology.replicas))
-        piece = _agreed(values, holders, f"shard {list(place)} of {what} has copies")
+        piece = _agreed(values, holders, f"shard {list(place)} of {subject} has copies")
         index = index_of(place, first.shape)
         result[index] = piece[tuple(map(slice, result[index].shape))]
     return result
 
 
-def _agreed(values: Sequence[Any], devices: Sequence[int], what: str) -> Any:
+def _agreed(values: Sequence[Any], devices: Sequence[int], subject: str) -> Any:
     """The value that all of these devices hold."""
     first = values[devices[0]]
     for device in devices[1:]:
@@ -288,26 +288,28 @@ def _agreed(values: Sequence[Any], devices: Sequence[int], what: str) -> Any:
         if other is first or not isinstance(first, np.ndarray):
             continue
         if other.shape != first.shape or other.tobytes() != first.tobytes():
-            raise InputError(f"{what}, but devices {devices[0]} and {device} hold different values")
+            raise InputError(f"{subject}, but devices {devices[0]} and {device} hold different values")
     return first
 
 
-def _tiles(sharding: TileSharding | NamedSharding, rank: int, what: str, topology: Topology) -> Tiles:
+def _tiles(sharding: TileSharding | NamedSharding, rank: int, subject: str, topology: Topology) -> Tiles:
     try:
         tiles = tiles_of(sharding, rank, topology.partitions)
     except UnsupportedError as error:
-        raise InputError(f"{what} cannot be divided: {error.message} (sharding={sharding_text(sharding)})") from error
+        raise InputError(
+            f"{subject} cannot be divided: {error.message} (sharding={sharding_text(sharding)})"
+        ) from error
     if tiles.size != topology.partitions:
         raise InputError(
-            f"{what} is divided among {tiles.size} partitions, but there are {topology.partitions} ({topology}); set "
-            "the number of partitions"
+            f"{subject} is divided among {tiles.size} partitions, but there are {topology.partitions} ({topology}); "
+            "set the number of partitions"
         )
     return tiles
 
 
-def _existing(partition: int, what: str, topology: Topology) -> int:
+def _existing(partition: int, subject: str, topology: Topology) -> int:
     if partition >= topology.partitions:
-        raise InputError(f"{what} is on partition {partition}, but there are {topology.partitions} ({topology})")
+        raise InputError(f"{subject} is on partition {partition}, but there are {topology.partitions} ({topology})")
     return partition
 
 
@@ -333,13 +335,13 @@ def parameter_sharding(module: Module, parameter: Instruction) -> Sharding | Non
     stated = own(parameter)
     if stated is not None:
         return stated
-    takers = [each for each in module.entry if parameter.name in each.operands]
-    found: set[Sharding | None] = {own(each) for each in takers if operation_name(each) == "Sharding"}
-    for each in takers:
-        taken = _of_operands(each, module)
-        if taken is not None and len(taken) == len(each.operands):
-            found |= {taken[number] for number, name in enumerate(each.operands) if name == parameter.name}
-    return found.pop() if len(found) == 1 else None
+    takers = [taker for taker in module.entry if parameter.name in taker.operands]
+    shardings: set[Sharding | None] = {own(taker) for taker in takers if operation_name(taker) == "Sharding"}
+    for taker in takers:
+        taken = _of_operands(taker, module)
+        if taken is not None and len(taken) == len(taker.operands):
+            shardings |= {taken[number] for number, name in enumerate(taker.operands) if name == parameter.name}
+    return shardings.pop() if len(shardings) == 1 else None
 
 
 def _own_sharding(module: Module) -> Callable[[Instruction], Sharding | None]:
@@ -355,8 +357,8 @@ def _own_sharding(module: Module) -> Callable[[Instruction], Sharding | None]:
             name = "xla.sdy.out_shardings"
         if name not in attributes:
             return None
-        found = _by_shardy(attributes[name], module, instruction)
-        return TupleSharding(found) if isinstance(instruction.shape, TupleShape) else next(iter(found), None)
+        shardings = _by_shardy(attributes[name], module, instruction)
+        return TupleSharding(shardings) if isinstance(instruction.shape, TupleShape) else next(iter(shardings), None)
 
     return own
 
@@ -374,14 +376,14 @@ def _by_shardy(text: str, module: Module, instruction: Instruction) -> tuple[Nam
         raise InputError(f"the sharding of %{instruction.name} cannot be read: {error.message}: {text}") from error
 
 
-def leaf_shardings(sharding: Sharding | None, shape: Shape, what: str) -> list[_LeafSharding]:
+def leaf_shardings(sharding: Sharding | None, shape: Shape, subject: str) -> list[_LeafSharding]:
     """The sharding of each leaf of a shape; one that is no tuple's is that of all leaves."""
     count = len(flat_shapes(shape))
     if not isinstance(sharding, TupleSharding):
         return [_known(sharding)] * count
     # XLA gives the empty tuple one sharding.
     if count and len(sharding.elements) != count:
-        raise InputError(f"{what} has {count} arrays, but {len(sharding.elements)} shardings")
+        raise InputError(f"{subject} has {count} arrays, but {len(sharding.elements)} shardings")
     return [_known(element) for element in sharding.elements[:count]]
 
 
@@ -395,21 +397,21 @@ def _whole_shapes(shape: Shape | None, declared: Shape) -> list[tuple[int, ...] 
     parts = flat_shapes(declared)
     if shape is None:
         return [None] * len(parts)
-    found: list[tuple[int, ...] | None] = []
+    whole_dimensions: list[tuple[int, ...] | None] = []
     wholes = flat_shapes(shape)
     if len(wholes) != len(parts):
         raise InputError(f"the result as a whole should be {shape}, but on each device it is {declared}")
     for whole, part in zip(wholes, parts, strict=True):
         if not isinstance(whole, ArrayShape) or not isinstance(part, ArrayShape):
-            found.append(None)
+            whole_dimensions.append(None)
         elif whole.rank != part.rank or whole.element_type is not part.element_type:
             raise InputError(f"an array of the result should be {whole} as a whole, but on each device it is {part}")
         else:
-            found.append(None if any(whole.dynamic_dimensions or ()) else whole.dimensions)
-    return found
+            whole_dimensions.append(None if any(whole.dynamic_dimensions or ()) else whole.dimensions)
+    return whole_dimensions
 
 
-def _mapped(value: object, shape: Shape, what: str, leaf: Callable[[Any, _Leaf], T]) -> Nested[T]:
+def _mapped(value: object, shape: Shape, subject: str, leaf: Callable[[Any, _Leaf], T]) -> Nested[T]:
     """A value with `leaf` applied to each of its leaves and their shapes; InputError where its tuples are others."""
 
     def parts(node: tuple[Any, Shape]) -> Sequence[Any] | None:
@@ -417,7 +419,9 @@ def _mapped(value: object, shape: Shape, what: str, leaf: Callable[[Any, _Leaf],
         if not isinstance(declared, TupleShape):
             return None
         if not isinstance(current, (tuple, list)) or len(current) != len(declared.elements):
-            raise InputError(f"{what} must be of the shape {shape}, but has no tuple of {len(declared.elements)} there")
+            raise InputError(
+                f"{subject} must be of the shape {shape}, but has no tuple of {len(declared.elements)} there"
+            )
         return list(zip(current, declared.elements, strict=True))
 
     return rebuilt((value, shape), parts, lambda node: leaf(*node))
@@ -428,17 +432,17 @@ def _rows(outputs: Sequence[object], declared: Shape) -> list[list[Any]]:
     return [_leaves(output, declared, f"the output of device {device}") for device, output in enumerate(outputs)]
 
 
-def _leaves(value: object, shape: Shape, what: str) -> list[Any]:
+def _leaves(value: object, shape: Shape, subject: str) -> list[Any]:
     """The leaves of an output, which must be of the module's shape."""
-    found: list[Any] = []
+    leaves: list[Any] = []
 
     def add(leaf: Any, declared: _Leaf) -> None:
         if not fits(leaf, declared):
-            raise InputError(f"{what} must be of the shape {shape}, but has an array there that is not {declared}")
-        found.append(leaf)
+            raise InputError(f"{subject} must be of the shape {shape}, but has an array there that is not {declared}")
+        leaves.append(leaf)
 
-    _mapped(value, shape, what, add)
-    return found
+    _mapped(value, shape, subject, add)
+    return leaves
 
 
 def _leaf_name(index: Sequence[int]) -> str:

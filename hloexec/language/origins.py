@@ -33,7 +33,9 @@ class SourceLine:
 
 def advice_on_source_lines(module: Module) -> str | None:
     """How JAX prints a module with source lines, where its text has none; None for other texts."""
-    if not module.name.startswith("jit_") or any(each.metadata for computation in module for each in computation):
+    if not module.name.startswith("jit_") or any(
+        instruction.metadata for computation in module for instruction in computation
+    ):
         return None
     return (
         "the text has no source lines; JAX prints them: lowered.as_text('hlo', debug_info=True), and lowered.compile()"
@@ -46,9 +48,9 @@ def source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, 
     if metadata is None:
         return ()
     if metadata.stack_frame_id and module.stack_frames is not None:
-        found = _frames(module.stack_frames, metadata.stack_frame_id)
-        if found:
-            return found
+        lines = _frames(module.stack_frames, metadata.stack_frame_id)
+        if lines:
+            return lines
     if metadata.source_file:
         return (SourceLine(metadata.source_file, metadata.source_line),)
     return ()
@@ -56,12 +58,12 @@ def source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, 
 
 def sole_callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:
     """By computation, the one instruction that calls it, and where that is; not of those that several call."""
-    found: dict[str, tuple[Computation, Instruction] | None] = {}
+    callers: dict[str, tuple[Computation, Instruction] | None] = {}
     for computation in module:
         for instruction in computation:
             for name in dict.fromkeys(computation_names(instruction.attributes)):
-                found[name] = None if name in found else (computation, instruction)
-    return {name: caller for name, caller in found.items() if caller is not None}
+                callers[name] = None if name in callers else (computation, instruction)
+    return {name: caller for name, caller in callers.items() if caller is not None}
 
 
 def source_lines_around(
@@ -71,11 +73,11 @@ def source_lines_around(
     callers: Mapping[str, tuple[Computation, Instruction]],
 ) -> tuple[SourceLine, ...]:
     """Its source lines, or those of the innermost instruction around it that has some; `callers` are the sole ones."""
-    found = source_lines(module, instruction)
-    while not found and computation.name in callers:
+    lines = source_lines(module, instruction)
+    while not lines and computation.name in callers:
         computation, instruction = callers[computation.name]
-        found = source_lines(module, instruction)
-    return found
+        lines = source_lines(module, instruction)
+    return lines
 
 
 def source_text(module: Module, instruction: Instruction) -> str | None:
@@ -104,18 +106,18 @@ def _frames(tables: StackFrames, frame_id: int) -> tuple[SourceLine, ...]:
     """
     rows = tables.stack_frames
     shift = 1 if rows and rows[0].parent_frame_id == 1 else 0
-    found: list[SourceLine] = []
-    while 1 <= frame_id <= len(rows) and len(found) < _MOST_FRAMES:
+    lines: list[SourceLine] = []
+    while 1 <= frame_id <= len(rows) and len(lines) < _MOST_FRAMES:
         row = rows[frame_id - 1]
         if not 1 <= row.file_location_id <= len(tables.file_locations):
             break
         place = tables.file_locations[row.file_location_id - 1]
         file = _entry(tables.file_names, place.file_name_id)
         if file is not None:
-            found.append(SourceLine(file, place.line, _entry(tables.function_names, place.function_name_id)))
+            lines.append(SourceLine(file, place.line, _entry(tables.function_names, place.function_name_id)))
         parent = row.parent_frame_id - shift
         frame_id = parent if parent < frame_id else 0
-    return tuple(found)
+    return tuple(lines)
 
 
 def _entry(names: tuple[str, ...], number: int) -> str | None:

@@ -151,12 +151,12 @@ def attribute_fields(cls: type | None) -> dict[str, AttributeField]:
     """The declared attributes of an attributes class by their names in the text, in the order of declaration."""
     if cls is None:
         return {}
-    known = _fields_by_class.get(cls)
-    if known is None:
+    fields_by_name = _fields_by_class.get(cls)
+    if fields_by_name is None:
         fields = attrs.fields(cls)
         declared = [field.metadata[_DECLARED](field) for field in fields if _DECLARED in field.metadata]
-        known = _fields_by_class[cls] = {entry.name: entry for entry in declared}
-    return known
+        fields_by_name = _fields_by_class[cls] = {entry.name: entry for entry in declared}
+    return fields_by_name
 
 
 _calling_by_class: dict[type, tuple[AttributeField, ...]] = {type(None): ()}
@@ -166,8 +166,8 @@ _calling_by_class: dict[type, tuple[AttributeField, ...]] = {type(None): ()}
 def _calling_fields(cls: type) -> tuple[AttributeField, ...]:
     fields = attribute_fields(cls).values()
     grammars = Grammar.COMPUTATION, Grammar.COMPUTATION_LIST
-    found = _calling_by_class[cls] = tuple(entry for entry in fields if entry.grammar in grammars)
-    return found
+    calling_fields = _calling_by_class[cls] = tuple(entry for entry in fields if entry.grammar in grammars)
+    return calling_fields
 
 
 @cache
@@ -214,9 +214,9 @@ def computation_names(attributes: object) -> tuple[str, ...]:
         calling = _calling_fields(type(attributes))
     if not calling:
         return ()
-    found: list[str] = []
+    names: list[str] = []
     for entry in calling:
         value = getattr(attributes, entry.field)
         if value is not None:
-            found += (value,) if entry.grammar is Grammar.COMPUTATION else value
-    return tuple(found)
+            names += (value,) if entry.grammar is Grammar.COMPUTATION else value
+    return tuple(names)

@@ -32,18 +32,18 @@ def require(condition: bool, message: str) -> None:
         raise ShapeError(message)
 
 
-def array_shape(shape: Shape, what: str) -> ArrayShape:
-    """`shape` where it is an array's, else ShapeError; `what` names the operand, e.g. `operand 0 of add`."""
+def array_shape(shape: Shape, subject: str) -> ArrayShape:
+    """`shape` where it is an array's, else ShapeError; `subject` names the operand, e.g. `operand 0 of add`."""
     if isinstance(shape, ArrayShape) and shape.is_array:
         return shape
-    raise ShapeError(f"{what} must be an array, but has shape {shape}")
+    raise ShapeError(f"{subject} must be an array, but has shape {shape}")
 
 
-def operand_shapes(operands: Sequence[Shape], what: str, counts: Collection[int] = ()) -> list[ArrayShape]:
+def operand_shapes(operands: Sequence[Shape], subject: str, counts: Collection[int] = ()) -> list[ArrayShape]:
     """The arrays among operands; ShapeError where there are not as many as one of `counts`, if there are any."""
     if counts and len(operands) not in counts:
-        raise ShapeError(f"{what} must have {' or '.join(map(str, counts))} operands, but has {len(operands)}")
-    return [array_shape(operand, f"operand {number} of {what}") for number, operand in enumerate(operands)]
+        raise ShapeError(f"{subject} must have {' or '.join(map(str, counts))} operands, but has {len(operands)}")
+    return [array_shape(operand, f"operand {number} of {subject}") for number, operand in enumerate(operands)]
 
 
 def flags(shape: ArrayShape) -> tuple[bool, ...]:
@@ -59,23 +59,23 @@ def shape_of(
     return ArrayShape(element_type, dimensions, dynamic_dimensions=dynamic)
 
 
-def same_dimensions(first: ArrayShape, second: ArrayShape, what: str) -> ArrayShape:
+def same_dimensions(first: ArrayShape, second: ArrayShape, subject: str) -> ArrayShape:
     """The one shape of two operands that must have the same dimensions.
 
     A dimension is dynamic in the result where it is dynamic in either; a size that is unbounded on one side is that of
-    the other. The element type is the first operand's. `what` names the operands, e.g. `the operands of add`.
+    the other. The element type is the first operand's. `subject` names the operands, e.g. `the operands of add`.
     """
     if first.dimensions == second.dimensions and not (first.dynamic_dimensions or second.dynamic_dimensions):
         return first.plain
     compatible = first.rank == second.rank and all(
         ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(first.dimensions, second.dimensions, strict=True)
     )
-    require(compatible, f"{what} must have the same dimensions, but have shapes {first} and {second}")
+    require(compatible, f"{subject} must have the same dimensions, but have shapes {first} and {second}")
     sizes = tuple(map(max, first.dimensions, second.dimensions))
     return shape_of(first.element_type, sizes, tuple(map(or_, flags(first), flags(second))))
 
 
-def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: str) -> ElementType:
+def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, subject: str) -> ElementType:
     """The element type of two operands that must agree in it, widths of floats aside.
 
     Optimized modules mix float precisions, and XLA tolerates it; the one of `higher_precision` is returned then, and
@@ -86,7 +86,7 @@ def same_type_ignoring_float_width(first: ArrayShape, second: ArrayShape, what: 
         return ours
     require(
         ours.is_floating and theirs.is_floating,
-        f"{what} must have the same element type, but have shapes {first} and {second}",
+        f"{subject} must have the same element type, but have shapes {first} and {second}",
     )
     return higher_precision(ours, theirs)
 
@@ -105,11 +105,11 @@ def _precision(element_type: ElementType) -> tuple[bool, int, int, int, bool]:
     return kind is Kind.COMPLEX, exponent_bits, element_type.mantissa_bits, element_type.bits, kind is Kind.SIGNED
 
 
-def require_distinct_dimensions(dimensions: Dimensions, rank: int, what: str) -> None:
+def require_distinct_dimensions(dimensions: Dimensions, rank: int, subject: str) -> None:
     """Raise ShapeError unless `dimensions` are different dimensions of an array of rank `rank`."""
     for dimension in dimensions:
-        require(0 <= dimension < rank, f"{what} names dimension {dimension}, but the dimensions are 0 to {rank - 1}")
-    require(len(set(dimensions)) == len(dimensions), f"{what} {braced(dimensions)} repeats a dimension")
+        require(0 <= dimension < rank, f"{subject} names dimension {dimension}, but the dimensions are 0 to {rank - 1}")
+    require(len(set(dimensions)) == len(dimensions), f"{subject} {braced(dimensions)} repeats a dimension")
 
 
 def strided(array: Array, dimensions: tuple[int, ...], strides: tuple[int, ...]) -> Array:
@@ -551,10 +551,10 @@ def _first_of_few(key: Array, count: int) -> Array:
     length = key.shape[-1]
     rows = key.reshape(-1, length)
     last = np.partition(rows, count - 1, axis=-1)[:, count - 1 : count]
-    found = np.flatnonzero(rows <= last)
-    order = stable_order([found // length, rows.reshape(-1)[found]])
-    found = found[order]
+    places = np.flatnonzero(rows <= last)
+    order = stable_order([places // length, rows.reshape(-1)[places]])
+    places = places[order]
     # Of equal elements there may be more than there is room for.
-    first = np.searchsorted(found // length, np.arange(len(rows)))
-    chosen: Array = found[first[:, None] + np.arange(count)] % length
+    first = np.searchsorted(places // length, np.arange(len(rows)))
+    chosen: Array = places[first[:, None] + np.arange(count)] % length
     return chosen.reshape(*key.shape[:-1], count)

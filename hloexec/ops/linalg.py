@@ -300,15 +300,15 @@ class TriangularSolve:
         return narrow(solution if attributes.left_side else solution.swapaxes(-1, -2), element_type_of(b.dtype))
 
 
-def _square(shape: Shape, what: str) -> ArrayShape:
-    array = array_shape(shape, what)
+def _square(shape: Shape, subject: str) -> ArrayShape:
+    array = array_shape(shape, subject)
     require(
         array.element_type.is_floating or array.element_type.is_complex,
-        f"{what} must be floating-point or complex, but has shape {array}",
+        f"{subject} must be floating-point or complex, but has shape {array}",
     )
     require(
         array.rank >= 2 and array.dimensions[-1] == array.dimensions[-2],
-        f"{what} must hold square matrices, but has shape {array}",
+        f"{subject} must hold square matrices, but has shape {array}",
     )
     return ArrayShape(array.element_type, array.dimensions, dynamic_dimensions=array.dynamic_dimensions)
 
@@ -344,7 +344,7 @@ def _substitute(lower: Array, solution: Array, unit_diagonal: bool) -> None:
         for row in range(start, stop):
             current = solution[..., row, :]
             if row > start:
-                known = matmul(lower[..., row, None, start:row], solution[..., start:row, :])
-                current -= known[..., 0, :]
+                products = matmul(lower[..., row, None, start:row], solution[..., start:row, :])
+                current -= products[..., 0, :]
             if not unit_diagonal:
                 current /= lower[..., row, row, None]

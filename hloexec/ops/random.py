@@ -164,9 +164,9 @@ class _RunGenerator:
 
     def bits(self, count: int, width: int) -> Array:
         """Unsigned integers of 32 or 64 bits, all equally likely."""
-        found, used = _philox_bits(self.key, self.counter, count, ELEMENT_TYPES[f"u{width}"])
+        words, used = _philox_bits(self.key, self.counter, count, ELEMENT_TYPES[f"u{width}"])
         self.advance(used)
-        return found
+        return words
 
 
 _generator: ContextVar[_RunGenerator] = ContextVar("generator", default=_RunGenerator(0))  # noqa: B039
@@ -186,11 +186,11 @@ def seeded(seed: int) -> Iterator[None]:
         _generator.reset(token)
 
 
-def _bits(shape: Shape, what: str) -> ArrayShape:
-    bits = array_shape(shape, what)
+def _bits(shape: Shape, subject: str) -> ArrayShape:
+    bits = array_shape(shape, subject)
     require(
         bits.element_type.is_integral or bits.element_type.is_floating,
-        f"{what} must hold integers or floats, but has shape {bits}",
+        f"{subject} must hold integers or floats, but has shape {bits}",
     )
     return bits
 

@@ -121,18 +121,21 @@ class Rule(Generic[R]):
     def __call__(self, *operands: Any, **known: Any) -> R:
         return self.function(*operands, **{name: known[name] for name in self.needs if name in known})
 
-    def bound(self, given: Mapping[str, object]) -> Callable[..., R]:
+    def bound(self, options: Mapping[str, object]) -> Callable[..., R]:
         """The function with what it needs."""
-        return partial(self.function, **given) if given else self.function
+        return partial(self.function, **options) if options else self.function
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[int, int | None, frozenset[str]]:
     """The least and the largest number of operands that a function takes (None: any), and what it takes by keyword."""
-    given = 0
+    bound_count = 0
     while isinstance(function, partial):
-        given, function = given + len(function.args), function.func
+        bound_count, function = bound_count + len(function.args), function.func
     code, defaults = function.__code__, function.__defaults__ or ()
-    most, end = code.co_argcount - given - hasattr(function, "__self__"), code.co_argcount + code.co_kwonlyargcount
+    most, end = (
+        code.co_argcount - bound_count - hasattr(function, "__self__"),
+        code.co_argcount + code.co_kwonlyargcount,
+    )
     keywords = frozenset(code.co_varnames[code.co_argcount : end])
     return most - len(defaults), None if code.co_flags & inspect.CO_VARARGS else most, keywords
 
@@ -355,8 +358,8 @@ class Registry(MutableMapping[str, Entry]):
     """Entries by name. A module that holds some is imported when one of them is asked for, and all are by what goes
     through the entries, in the order of `modules`; `rest` holds those whose names are not listed there."""
 
-    def __init__(self, what: str, modules: Mapping[str, str], rest: str | None = None) -> None:
-        self.what = what
+    def __init__(self, subject: str, modules: Mapping[str, str], rest: str | None = None) -> None:
+        self.what = subject
         self.imported: dict[str, Entry] = {}
         self._modules = [*modules, *([] if rest is None else [rest])]
         self._homes = {name: module for module, names in modules.items() for name in names.split()}
@@ -425,15 +428,15 @@ def _entering(registry: Registry, names: Sequence[str], fields: Mapping[str, Any
     others = {name: fields[name] for name in fields.keys() - TRAITS}
 
     def decorate(cls: _Class) -> _Class:
-        found: dict[str, Any] = {name: getattr(cls, name) for name in _FUNCTIONS if hasattr(cls, name)}
-        found |= {name: Rule(getattr(cls, name)) for name in _RULES if hasattr(cls, name)}
-        found |= {
+        members: dict[str, Any] = {name: getattr(cls, name) for name in _FUNCTIONS if hasattr(cls, name)}
+        members |= {name: Rule(getattr(cls, name)) for name in _RULES if hasattr(cls, name)}
+        members |= {
             "documentation": inspect.cleandoc(cls.__doc__ or ""),
             "traits": traits_with_rules(traits, cls),
             **others,
         }
         for name in names:
-            registry.add(Entry(name=name, **found))
+            registry.add(Entry(name=name, **members))
         return cls
 
     return decorate

@@ -515,12 +515,12 @@ class _SingleThreaded:
 
 
 def _libraries() -> dict[str, tuple[Callable[[], int], Callable[[int], Any]]]:
-    found = {}
+    libraries = {}
     for path in openblas_libraries():
         get, put = openblas_function(path, "get_num_threads"), openblas_function(path, "set_num_threads")
         if get is not None and put is not None:
-            found[path] = get, put
-    return found
+            libraries[path] = get, put
+    return libraries
 
 
 _limit = _SingleThreaded()

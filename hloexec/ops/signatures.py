@@ -38,16 +38,16 @@ def is_scalar_of(shape: Shape, kind: Kind) -> bool:
     return isinstance(shape, ArrayShape) and shape.rank == 0 and shape.element_type.kind is kind
 
 
-def require_same_shape(actual: Shape, expected: Shape, what: str) -> None:
-    """Raise ShapeError unless the shapes agree; `what` names the first, e.g. `operand 0 of while`."""
+def require_same_shape(actual: Shape, expected: Shape, subject: str) -> None:
+    """Raise ShapeError unless the shapes agree; `subject` names the first, e.g. `operand 0 of while`."""
     if not same_shape(actual, expected):
-        raise ShapeError(f"{what} has shape {actual}, expected {expected}")
+        raise ShapeError(f"{subject} has shape {actual}, expected {expected}")
 
 
-def require_tuple(shape: Shape, minimum: int, what: str) -> tuple[Shape, ...]:
+def require_tuple(shape: Shape, minimum: int, subject: str) -> tuple[Shape, ...]:
     """The elements of a tuple shape of at least `minimum` elements."""
     if not isinstance(shape, TupleShape) or len(shape.elements) < minimum:
-        raise ShapeError(f"{what} must be a tuple of at least {minimum} elements, but has shape {shape}")
+        raise ShapeError(f"{subject} must be a tuple of at least {minimum} elements, but has shape {shape}")
     return shape.elements
 
 
@@ -56,9 +56,9 @@ def element_of_operand(opcode_name: str, index: int) -> Callable[[Shape], Shape]
     return lambda operand: require_tuple(operand, 2, f"the operand of {opcode_name}")[index]
 
 
-def require_token(shape: Shape, what: str) -> None:
+def require_token(shape: Shape, subject: str) -> None:
     """Raise ShapeError unless the shape is a token's."""
-    require(isinstance(shape, ArrayShape) and shape.is_token, f"{what} must be a token, but has shape {shape}")
+    require(isinstance(shape, ArrayShape) and shape.is_token, f"{subject} must be a token, but has shape {shape}")
 
 
 def one_or_tuple(shapes: Sequence[Shape]) -> Shape:
@@ -66,43 +66,43 @@ def one_or_tuple(shapes: Sequence[Shape]) -> Shape:
     return shapes[0] if len(shapes) == 1 else TupleShape(tuple(shapes))
 
 
-def require_parameters(program: ProgramShape, operands: Sequence[Shape], what: str) -> None:
-    """Raise ShapeError unless a computation takes these operands; `what` names it, e.g. `to_apply of call`."""
+def require_parameters(program: ProgramShape, operands: Sequence[Shape], subject: str) -> None:
+    """Raise ShapeError unless a computation takes these operands; `subject` names it, e.g. `to_apply of call`."""
     require(
         len(program.parameters) == len(operands),
-        f"{what} takes {len(program.parameters)} parameters, but {len(operands)} operands are given",
+        f"{subject} takes {len(program.parameters)} parameters, but {len(operands)} operands are given",
     )
     for number, (parameter, operand) in enumerate(zip(program.parameters, operands, strict=True)):
         if not same_shape(parameter, operand):
             raise ShapeError(
-                f"parameter {number} of {what} has shape {parameter}, but the operand given has shape {operand}"
+                f"parameter {number} of {subject} has shape {parameter}, but the operand given has shape {operand}"
             )
 
 
-def require_scalar_comparison(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:
+def require_scalar_comparison(program: ProgramShape, operands: Sequence[ArrayShape], subject: str) -> None:
     """Raise ShapeError unless a computation takes two scalars of each operand's type, in pairs, and returns pred[]."""
     scalars = [ArrayShape(operand.element_type) for operand in operands for _ in range(2)]
-    require_parameters(program, scalars, what)
-    require(is_scalar_of(program.result, Kind.PRED), f"{what} must return pred[], but returns {program.result}")
+    require_parameters(program, scalars, subject)
+    require(is_scalar_of(program.result, Kind.PRED), f"{subject} must return pred[], but returns {program.result}")
 
 
-def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], what: str) -> None:
+def require_reducer(program: ProgramShape, operands: Sequence[ArrayShape], subject: str) -> None:
     """Raise ShapeError unless a computation combines two scalars of each operand's type, with one result for each.
 
     The parameters are first all left, then all right values; a single result may stand without a tuple. Sums may be
     kept in another type than the operands' (a wider one), as long as parameters and results agree.
     """
     parameters, count = program.parameters, len(operands)
-    require(len(parameters) == 2 * count, f"{what} must take {2 * count} parameters, but takes {len(parameters)}")
+    require(len(parameters) == 2 * count, f"{subject} must take {2 * count} parameters, but takes {len(parameters)}")
     scalars = all(isinstance(parameter, ArrayShape) and parameter.rank == 0 for parameter in parameters)
     if not scalars:
-        raise ShapeError(f"{what} must take scalars, but takes {', '.join(map(str, parameters))}")
+        raise ShapeError(f"{subject} must take scalars, but takes {', '.join(map(str, parameters))}")
     results = parts_of(program.result)
     if len(results) != count:
-        raise ShapeError(f"{what} must return {count} results, but returns {program.result}")
+        raise ShapeError(f"{subject} must return {count} results, but returns {program.result}")
     for k, result in enumerate(results):
-        require_same_shape(parameters[k], result, f"parameter {k} of {what}")
-        require_same_shape(parameters[count + k], result, f"parameter {count + k} of {what}")
+        require_same_shape(parameters[k], result, f"parameter {k} of {subject}")
+        require_same_shape(parameters[count + k], result, f"parameter {count + k} of {subject}")
 
 
 def as_parameters(arrays: Sequence[Array], computation: Computation) -> list[Array]:

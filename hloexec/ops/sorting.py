@@ -88,7 +88,7 @@ def _keys(analysis: _Analysis, graph: list[_Node], operands: Sequence[Array]) ->
         if key is None:
             return None
         # Quantities that order these very elements alike (a float, and its bits made sortable) count as one.
-        is_known = (key.dtype == known.dtype and np.array_equal(key, known) for known in keys)
+        is_known = (key.dtype == other.dtype and np.array_equal(key, other) for other in keys)
         number = next((n for n, same in enumerate(is_known) if same), len(keys))
         if number == len(keys):
             keys.append(key)
@@ -158,8 +158,8 @@ class _Analysis:
             return None
         quantity, sign = (left, 1) if left_side == 0 else (right, -1)
         total = comparison.attributes.type == "TOTALORDER"
-        known = (atom.is_total_order == total and self.form(atom.quantity)[1] == left_form for atom in self.atoms)
-        number = next((n for n, is_same in enumerate(known) if is_same), len(self.atoms))
+        same = (atom.is_total_order == total and self.form(atom.quantity)[1] == left_form for atom in self.atoms)
+        number = next((n for n, is_same in enumerate(same) if is_same), len(self.atoms))
         if number == len(self.atoms):
             self.atoms.append(_Atom(quantity, total))
         direction = DIRECTIONS[comparison.attributes.direction]
@@ -220,16 +220,16 @@ class _Analysis:
             entry = OPCODES["bitcast-convert"] if instruction.opcode == "bitcast" else entry
             if entry.evaluate is None or not (entry.is_elementwise or entry.name == "bitcast-convert"):
                 return None
-            given = [values[name] for name in instruction.operands]
+            arguments = [values[name] for name in instruction.operands]
             if "computations" in entry.evaluate.needs:
                 return None
             values[instruction.name] = entry.evaluate(
-                *given,
+                *arguments,
                 attributes=instruction.attributes,
                 shape=ArrayShape(shape.element_type, operands[0].shape),
-                operand_shapes=tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in given),
+                operand_shapes=tuple(ArrayShape(element_type_of(a.dtype), a.shape) for a in arguments),
             )
-            del given
+            del arguments
             for name in {*instruction.operands}:
                 if last_user[name] == instruction.name:
                     del values[name]
@@ -345,9 +345,9 @@ class Sort:
         *operands: Array, attributes: SortAttributes, operand_shapes: ArrayShapes, computations: Callees
     ) -> Array | tuple[Array, ...]:
         comparator, dimension = computations[0], attributes.dimension
-        given, operands = operands, tuple(cut_to_common_extents(operands, operand_shapes))
+        uncut_operands, operands = operands, tuple(cut_to_common_extents(operands, operand_shapes))
         if operands[0].size == 0 or operands[0].shape[dimension] < 2:
-            return given if len(given) > 1 else given[0]
+            return uncut_operands if len(uncut_operands) > 1 else uncut_operands[0]
         transposed = [np.moveaxis(operand, dimension, -1) for operand in operands]
         length = transposed[0].shape[-1]
         rows = [reshaped(operand, (operands[0].size // length, length)) for operand in transposed]
@@ -358,7 +358,7 @@ class Sort:
                 target[start:stop] = row
         results = tuple(
             _beside_rest(np.moveaxis(target.reshape(transposed[0].shape), -1, dimension), operand)
-            for target, operand in zip(targets, given, strict=True)
+            for target, operand in zip(targets, uncut_operands, strict=True)
         )
         return results if len(results) > 1 else results[0]
 

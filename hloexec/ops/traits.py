@@ -110,10 +110,10 @@ class Probe:
             "U": unsigned if unsigned in ELEMENT_TYPES else "u64",
             "C": _COMPLEX.get(element_type.name, element_type.name),
         }
-        found = f"HloModule m\n{self.computations}\nENTRY e {{ {body} }}\n"
+        program = f"HloModule m\n{self.computations}\nENTRY e {{ {body} }}\n"
         for letter, name in names.items():
-            found = found.replace(f"{letter}[", f"{name}[")
-        return found
+            program = program.replace(f"{letter}[", f"{name}[")
+        return program
 
 
 _COMPLEX = {"f32": "c64", "f64": "c128"}
@@ -138,10 +138,10 @@ class Pole:
 
 def finite_and_not_zero(*operands: Array) -> Array:
     """Where every operand is a number other than zero: a `nonzero` rule of products."""
-    found = np.isfinite(operands[0]) & (operands[0] != 0)
+    mask = np.isfinite(operands[0]) & (operands[0] != 0)
     for operand in operands[1:]:
-        found &= np.isfinite(operand) & (operand != 0)
-    return np.asarray(found)
+        mask &= np.isfinite(operand) & (operand != 0)
+    return np.asarray(mask)
 
 
 @frozen

@@ -128,9 +128,9 @@ def _least_width(column: Column) -> int:
 
 
 def _as_text(cell: RenderableType, style: str = "") -> Text:
-    found = cell.copy() if isinstance(cell, Text) else Text(str(cell), style=style)
-    found.no_wrap, found.overflow = False, "fold"
-    return found
+    text = cell.copy() if isinstance(cell, Text) else Text(str(cell), style=style)
+    text.no_wrap, text.overflow = False, "fold"
+    return text
 
 
 def _paragraph(headers: Sequence[Text], cells: Sequence[Text], width: int) -> Iterator[Text]:

@@ -62,9 +62,9 @@ def ranked(result: object, module: Module | None, most: int) -> list[Ranked]:
     report = report_of(result)
     if report is None or module is None:
         return []
-    found: dict[tuple[str, str], Ranked] = {}
-    for each in report.ranking(result, module):
-        computation = module.by_name.get(each.key[0])
-        if computation is not None and each.key[1] in computation.by_name:
-            found.setdefault(each.key, each)
-    return list(found.values())[:most]
+    entries: dict[tuple[str, str], Ranked] = {}
+    for entry in report.ranking(result, module):
+        computation = module.by_name.get(entry.key[0])
+        if computation is not None and entry.key[1] in computation.by_name:
+            entries.setdefault(entry.key, entry)
+    return list(entries.values())[:most]

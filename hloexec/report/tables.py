@@ -38,12 +38,12 @@ def extract_command(command: Command, path: str, instruction: str, device: int, 
     return command("extract", "--instruction", path, *more, "-o", f"{instruction}.slice", *on_device)
 
 
-def place_lines(found: Finding | Loss) -> list[Text]:
+def place_lines(finding: Finding | Loss) -> list[Text]:
     """An instruction that a verdict names: its HLO, its run, and where it comes from."""
-    lines = [Text(f"  {found.hlo}"), Text(f"  at {found.name}", style="dim")]
-    if found.op_name:
-        lines.append(Text(f"  op_name {found.op_name}", style="dim"))
-    source = enumerate(found.source[:4])
+    lines = [Text(f"  {finding.hlo}"), Text(f"  at {finding.name}", style="dim")]
+    if finding.op_name:
+        lines.append(Text(f"  op_name {finding.op_name}", style="dim"))
+    source = enumerate(finding.source[:4])
     return lines + [Text(f"  {'    ' if number else 'from'} {line}", style="cyan") for number, line in source]
 
 

@@ -92,19 +92,19 @@ def element_types_of(value: object) -> tuple[ElementType, ...]:
     """The element types that a user names; InputError for what is none, or has no arrays."""
     if value is None:
         return ARRAY_TYPES
-    given = [value] if isinstance(value, (str, ElementType)) else listed("element_types", value, "element types")
-    if not given:
+    named_types = [value] if isinstance(value, (str, ElementType)) else listed("element_types", value, "element types")
+    if not named_types:
         raise InputError("element_types is empty: name at least one")
-    return tuple(dict.fromkeys(map(_element_type, given)))
+    return tuple(dict.fromkeys(map(_element_type, named_types)))
 
 
 def _element_type(value: object) -> ElementType:
-    found = ELEMENT_TYPES.get(value) if isinstance(value, str) else value
-    if not isinstance(found, ElementType) or not found.is_array:
-        given = repr(value) if isinstance(value, str) else described(value)
+    element_type = ELEMENT_TYPES.get(value) if isinstance(value, str) else value
+    if not isinstance(element_type, ElementType) or not element_type.is_array:
+        description = repr(value) if isinstance(value, str) else described(value)
         names = ", ".join(entry.name for entry in ARRAY_TYPES)
-        raise InputError(f"{given} is no element type of arrays; there are {names}")
-    return found
+        raise InputError(f"{description} is no element type of arrays; there are {names}")
+    return element_type
 
 
 _MOST_DRAWN = 64
@@ -195,15 +195,15 @@ def _shape_strategy(value: object, sizes: dict[str, int]) -> ArrayShape | st.Sea
 
 def _array_shape(value: object) -> ArrayShape:
     try:
-        found = parse_shape(value) if isinstance(value, str) else value
+        shape = parse_shape(value) if isinstance(value, str) else value
     except ParseError as error:
         raise InputError(f"{value!r} is no shape: {error.message}") from error
-    if not isinstance(found, ArrayShape) or not found.is_array or min(found.dimensions, default=0) < 0:
-        raise InputError(f"arrays have a shape such as f32[2,3], but {found} was given")
+    if not isinstance(shape, ArrayShape) or not shape.is_array or min(shape.dimensions, default=0) < 0:
+        raise InputError(f"arrays have a shape such as f32[2,3], but {shape} was given")
     allowed = memory_limit_bytes(None)
-    if found.is_too_large or (allowed is not None and found.byte_size > allowed):
-        raise ResourceError(f"an array {found} takes {byte_text(found.byte_size)}, more than this machine has free")
-    return found
+    if shape.is_too_large or (allowed is not None and shape.byte_size > allowed):
+        raise ResourceError(f"an array {shape} takes {byte_text(shape.byte_size)}, more than this machine has free")
+    return shape
 
 
 @st.composite
@@ -248,8 +248,8 @@ def _range(element_type: ElementType, limits: _Limits) -> Range:
     low = least if limits.min_value is None else max(limits.min_value, least)
     high = most if limits.max_value is None else min(limits.max_value, most)
     if low > high:
-        given = (("from", limits.min_value), ("to", limits.max_value))
-        bounds = [f"{word} {bound}" for word, bound in given if bound is not None]
+        limits_by_word = (("from", limits.min_value), ("to", limits.max_value))
+        bounds = [f"{word} {bound}" for word, bound in limits_by_word if bound is not None]
         raise InputError(f"type {element_type.name} has no number {' '.join(bounds)}")
     return Range(low, high, f"the range of elements, {low} to {high},")
 

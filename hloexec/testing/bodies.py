@@ -79,8 +79,8 @@ class Program:
     def combiner(self, kind: ElementType) -> str:
         """A computation that combines two numbers of a type into one, whatever their order."""
         if kind not in self._combiners:
-            found = [name for name, kinds in _commutative().items() if kind in kinds]
-            self._combiners[kind] = self.two_numbers(kind, kind, f"{self.draw(st.sampled_from(found))}(a, b)")
+            names = [name for name, kinds in _commutative().items() if kind in kinds]
+            self._combiners[kind] = self.two_numbers(kind, kind, f"{self.draw(st.sampled_from(names))}(a, b)")
         return self._combiners[kind]
 
     def two_numbers(self, kind: ElementType, result: ElementType, call: str) -> str:

@@ -110,10 +110,10 @@ def _elements(element_type: ElementType, demand: Demand, count: int, specials: b
 def _specials(kind: ElementType) -> list[float]:
     """What a floating type has of the extremes of IEEE 754."""
     largest, normal = largest_number(kind), smallest_normal(kind)
-    found = [largest, normal, normal * 2.0**-kind.mantissa_bits]
-    found += [-number for number in found if -number >= least_number(kind)]
+    specials = [largest, normal, normal * 2.0**-kind.mantissa_bits]
+    specials += [-number for number in specials if -number >= least_number(kind)]
     if kind.has_negative_zero:
-        found.append(-0.0)
+        specials.append(-0.0)
     if kind.has_inf:
-        found += [np.inf, -np.inf]
-    return [*found, np.nan] if kind.has_nan else found
+        specials += [np.inf, -np.inf]
+    return [*specials, np.nan] if kind.has_nan else specials

@@ -98,16 +98,16 @@ def _steps() -> Mapping[str, Step]:
 @lru_cache(maxsize=64)
 def _chosen(given: tuple[str, ...] | None, types: tuple[ElementType, ...]) -> Mapping[str, tuple[ElementType, ...]]:
     """The opcodes that may come, each with those of the types that it takes."""
-    found = {}
+    kinds_by_opcode = {}
     for name in [name for name in _steps() if name not in LATEST] if given is None else given:
         if name not in _steps():
             raise InputError(f"opcode {name!r} cannot be drawn; there are {', '.join(_steps())}")
         accepted = accepted_element_types(OPCODES[name]) or ARRAY_TYPES
         kinds = tuple(kind for kind in types if kind in accepted)
         if kinds:
-            found[name] = kinds
+            kinds_by_opcode[name] = kinds
         elif given is not None:
             raise InputError(f"{name} takes none of the element types {', '.join(kind.name for kind in types)}")
-    if not found:
+    if not kinds_by_opcode:
         raise InputError("opcodes is empty: name at least one")
-    return found
+    return kinds_by_opcode

@@ -320,8 +320,8 @@ def sort(body: Body, kinds: Kinds) -> None:
 
 
 def _order(body: Body, keys: Value) -> str:
-    found = [direction for direction in orders(keys.element_type) if direction in ("LT", "GT")] or ["EQ"]
-    direction = body.one_of(found)
+    directions = [direction for direction in orders(keys.element_type) if direction in ("LT", "GT")] or ["EQ"]
+    direction = body.one_of(directions)
     return body.program.two_numbers(keys.element_type, PRED, f"compare(a, b), direction={direction}")
 
 

@@ -27,11 +27,11 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
     name = os.fspath(path)
     if not holds_values(path):
         return _result_of_snapshot(name)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     labels = _labels_by_content(name, shapes or {})
     for entry in entries(path):
         label = labels.get(entry.key, entry.number)
-        if label in found:
+        if label in arrays:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         try:
             value = entry.read(None)
@@ -41,20 +41,20 @@ def read_result(path: str | os.PathLike[str], shapes: Mapping[str, ArrayShape] |
                 raise
             value = entry.read(shape)
         if isinstance(value, np.ndarray):
-            found[label] = value
-    return found
+            arrays[label] = value
+    return arrays
 
 
 def _labels_by_content(name: str, shapes: Mapping[str, ArrayShape]) -> dict[str, str]:
     """The label for each key of a file whose keys are not those of the leaves, if what it holds says them."""
-    found = list(entries(name))
+    file_entries = list(entries(name))
     labels = list(shapes)
     are_places = all(index_of(label) is not None for label in labels)
-    if len(found) != len(labels) or not are_places or {entry.number for entry in found} == shapes.keys():
+    if len(file_entries) != len(labels) or not are_places or {entry.number for entry in file_entries} == shapes.keys():
         return {}
-    if len(found) == 1:
-        return {found[0].key: labels[0]}
-    stems = [entry.stem for entry in found]
+    if len(file_entries) == 1:
+        return {file_entries[0].key: labels[0]}
+    stems = [entry.stem for entry in file_entries]
     is_numbered = are_numbered(stems)
     if not is_numbered and any(index_of(stem) is not None for stem in stems):
         return {}
@@ -63,7 +63,7 @@ def _labels_by_content(name: str, shapes: Mapping[str, ArrayShape]) -> dict[str,
     ways = pairings(stems, len(labels), lambda key, leaf: is_numbered or sizes[key] == shapes[labels[leaf]].dimensions)
     if len(ways) != 1:
         return {}
-    taken = {found[number].key: labels[leaf] for leaf, number in enumerate(ways[0])}
+    taken = {file_entries[number].key: labels[leaf] for leaf, number in enumerate(ways[0])}
     if not is_numbered:
         said = (f"{key} is {label}" for key, label in taken.items())
         warn(f"{name!r} is not keyed by leaf of the result: {listing(said, 20)}")
@@ -93,5 +93,5 @@ def _result_of_snapshot(name: str) -> dict[str, Array]:
 
 def result_shapes(module: Module) -> dict[str, ArrayShape]:
     """The shapes of the leaves of a module's result, by their labels; tokens left out."""
-    found = ((label_of(index), leaf) for index, leaf in leaf_shapes(module.entry.result_shape))
-    return {label: leaf for label, leaf in found if isinstance(leaf, ArrayShape) and leaf.is_array}
+    labelled_shapes = ((label_of(index), leaf) for index, leaf in leaf_shapes(module.entry.result_shape))
+    return {label: leaf for label, leaf in labelled_shapes if isinstance(leaf, ArrayShape) and leaf.is_array}

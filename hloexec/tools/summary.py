@@ -142,8 +142,8 @@ class ComputationSummary:
 def parameters_of(module: Module) -> tuple[ParameterSummary, ...]:
     """The parameters of the entry computation."""
     return tuple(
-        ParameterSummary(number, each.name, each.shape, each.shape.byte_size)
-        for number, each in enumerate(module.entry.parameters)
+        ParameterSummary(number, parameter.name, parameter.shape, parameter.shape.byte_size)
+        for number, parameter in enumerate(module.entry.parameters)
     )
 
 
@@ -199,19 +199,19 @@ def _element_types(instructions: Iterable[Instruction]) -> Iterator[str]:
 
 def _contractions(module: Module) -> tuple[ContractionSummary, ...]:
     runs = run_counts(module)
-    found: dict[str, ContractionSummary] = {}
+    summaries: dict[str, ContractionSummary] = {}
     for computation in module:
         times = runs.get(computation.name, 0)
         for cost in _costs(computation):
-            before = found.get(cost.kind, ContractionSummary(cost.kind, 0, 0, 0, 0))
-            found[cost.kind] = ContractionSummary(
+            before = summaries.get(cost.kind, ContractionSummary(cost.kind, 0, 0, 0, 0))
+            summaries[cost.kind] = ContractionSummary(
                 cost.kind,
                 before.instructions + 1,
                 before.runs + times,
                 before.flops + times * cost.flops,
                 before.byte_count + times * cost.byte_count,
             )
-    return tuple(sorted(found.values(), key=lambda entry: -entry.flops))
+    return tuple(sorted(summaries.values(), key=lambda entry: -entry.flops))
 
 
 def _costs(computation: Computation) -> Iterator[Contraction]:

@@ -213,7 +213,7 @@ def compare_memory(usage: MemoryUsage, assignment: BufferAssignment) -> MemoryCo
 
 
 def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> None:
-    known = {name for _, name in usage.sequence}
+    sequence_names = {name for _, name in usage.sequence}
     live = assignment.live_ranges
     named = set(live.sequence) if live is not None else set()
     named |= {
@@ -221,7 +221,7 @@ def _require_same_module(usage: MemoryUsage, assignment: BufferAssignment) -> No
         for allocation, value in assignment.assigned_values()
         if not allocation.is_thread_local and not allocation.is_constant
     }
-    missing = sorted(named - known)
+    missing = sorted(named - sequence_names)
     if named and 2 * len(missing) > len(named):
         raise InputError(
             f"the buffer assignment is of another module: {len(missing)} of the {len(named)} instructions it names, "
@@ -240,8 +240,8 @@ class _Schedule:
 
     @classmethod
     def of(cls, names: Sequence[str], others: Sequence[str], defining: Set[str]) -> _Schedule:
-        known = {*others, *defining}
-        is_compared = [name in known for name in names]
+        other_names = {*others, *defining}
+        is_compared = [name in other_names for name in names]
         return cls(names, is_compared, list(accumulate(is_compared, initial=0)))
 
     @property
@@ -264,12 +264,12 @@ def _range_differences(
     for key in dict.fromkeys([*theirs, *ours]):
         value = ours.get(key)
         span = other.span(*theirs[key]) if key in theirs else None
-        found = None if value is None else own.span(value.start, value.end)
-        if span is not None and found is not None and None in (span[1], found[1]):
-            span, found = (span[0], None), (found[0], None)
-        if span != found:
+        own_span = None if value is None else own.span(value.start, value.end)
+        if span is not None and own_span is not None and None in (span[1], own_span[1]):
+            span, own_span = (span[0], None), (own_span[0], None)
+        if span != own_span:
             label = value.label if value is not None else f"{key[0]}{index_text(key[1])}"
-            yield Difference("live range", label, _written(span), _written(found))
+            yield Difference("live range", label, _written(span), _written(own_span))
 
 
 def _written(span: tuple[int, int | None] | None) -> str | None:
@@ -302,14 +302,14 @@ def _occupancy(
 def _levels(placed: Sequence[tuple[LiveValue, int, int]]) -> list[tuple[int, int]]:
     """Times at which the bytes in use change, and how many are then; values lie from one offset to another."""
     times = sorted({value.start for value, _, _ in placed} | {value.end + 1 for value, _, _ in placed})
-    found = []
+    levels = []
     for time in times:
         level = reached = 0
         for begin, end in sorted((begin, end) for value, begin, end in placed if value.start <= time <= value.end):
             level += max(0, end - max(begin, reached))
             reached = max(reached, end)
-        found.append((time, level))
-    return found
+        levels.append((time, level))
+    return levels
 
 
 def _peak_moment(usage: MemoryUsage) -> int:

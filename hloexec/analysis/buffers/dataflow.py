@@ -88,16 +88,16 @@ def _passed_over(
 ) -> dict[str, tuple[tuple[int, int], ...]]:
     """`FlatSchedule.passed_over`; a computation with several callers runs in more places than where it is listed."""
     callers = Counter(name for _, instruction in sequence for name in listed_callees(instruction))
-    found: dict[str, tuple[tuple[int, int], ...]] = {module.entry_name: ()}
+    passed_spans: dict[str, tuple[tuple[int, int], ...]] = {module.entry_name: ()}
     for computation, instruction in reversed(sequence):  # callers first
-        before = found[computation.name]
+        before = passed_spans[computation.name]
         for name in listed_callees(instruction):
-            found[name] = before if callers[name] == 1 else ()
+            passed_spans[name] = before if callers[name] == 1 else ()
             if role_of(instruction) is Role.CONDITIONAL and callers[name] == 1:
                 begin, end = spans[name]
                 follows = bool(before) and before[-1][1] == begin
                 before = (*before[:-1], (before[-1][0], end)) if follows else (*before, (begin, end))
-    return found
+    return passed_spans
 
 
 def _defines_before_it_uses(computation: Computation) -> bool:
@@ -238,11 +238,11 @@ class _Analysis:
     def _elements(self, place: tuple[str, str]) -> dict[int, _Shown]:
         """What shows at and below each element of a tuple."""
         if place not in self._by_element:
-            found: dict[int, _Shown] = {}
+            elements: dict[int, _Shown] = {}
             for index, node in self._shown[place].items():
                 if index:
-                    found.setdefault(index[0], {})[index[1:]] = node
-            self._by_element[place] = found
+                    elements.setdefault(index[0], {})[index[1:]] = node
+            self._by_element[place] = elements
         return self._by_element[place]
 
     def _started(
@@ -254,12 +254,12 @@ class _Analysis:
         is_nested = is_call or (
             len(operands) > 1 and isinstance(first, TupleShape) and len(first.elements) == len(operands)
         )
-        found: dict[Index, _Shown] = {(0, i) if is_nested else (0,): operand for i, operand in enumerate(operands)}
+        nodes: dict[Index, _Shown] = {(0, i) if is_nested else (0,): operand for i, operand in enumerate(operands)}
         if is_call:
             callee = self._callees(instruction)[0]
             self._pass(computation, instruction.operands, callee)
-            found[(1,)] = self._root(callee)
-        return found
+            nodes[(1,)] = self._root(callee)
+        return nodes
 
     def _callees(self, instruction: Instruction) -> list[Computation]:
         return [self._module.by_name[call.computation] for call in calls_of(instruction)]
@@ -309,7 +309,7 @@ class _Analysis:
         for computation, instruction in self._flat.sequence:
             place = (computation.name, instruction.name)
             at[place] = {
-                index: tuple(value_of(found) for found in resolved.get(id(node), (node,)))
+                index: tuple(value_of(part) for part in resolved.get(id(node), (node,)))
                 for index, node in self._shown[place].items()
             }
         return Dataflow(tuple(values), at)

@@ -203,11 +203,11 @@ _Users = dict[tuple[str, str], list[Instruction]]
 
 def _users(flat: FlatSchedule) -> _Users:
     """By instruction, those that name it as an operand."""
-    found: _Users = {}
+    users: _Users = {}
     for computation, instruction in flat.sequence:
         for name in dict.fromkeys(instruction.operands):
-            found.setdefault((computation.name, name), []).append(instruction)
-    return found
+            users.setdefault((computation.name, name), []).append(instruction)
+    return users
 
 
 def _readers(users: _Users, *, of_elements: bool) -> _Users:
@@ -224,7 +224,7 @@ def _readers(users: _Users, *, of_elements: bool) -> _Users:
             return False
         return not (of_elements and (role is Role.GET_TUPLE_ELEMENT or user.opcode == "copy"))
 
-    return {place: [user for user in found if reads(user)] for place, found in users.items()}
+    return {place: [user for user in candidates if reads(user)] for place, candidates in users.items()}
 
 
 _Need = tuple[str, int]

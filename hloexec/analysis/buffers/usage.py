@@ -208,13 +208,13 @@ class MemoryUsage(Described):
 
     def alive_at(self, time: int) -> list[LiveValue]:
         """The buffers alive at a position, each by its largest value there, largest first."""
-        found: dict[int, LiveValue] = {}
+        largest_by_buffer: dict[int, LiveValue] = {}
         for value in self.values:
             if value.start <= time <= value.end:
-                known = found.get(value.buffer)
-                if known is None or value.byte_size > known.byte_size:
-                    found[value.buffer] = value
-        return sorted(found.values(), key=lambda value: (-value.byte_size, value.instruction, value.index))
+                largest_value = largest_by_buffer.get(value.buffer)
+                if largest_value is None or value.byte_size > largest_value.byte_size:
+                    largest_by_buffer[value.buffer] = value
+        return sorted(largest_by_buffer.values(), key=lambda value: (-value.byte_size, value.instruction, value.index))
 
     def bytes_at(self, time: int) -> int:
         """The bytes that are alive at a position in the schedule."""

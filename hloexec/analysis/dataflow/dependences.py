@@ -32,7 +32,10 @@ def steep_leaves(module: Module) -> frozenset[tuple[int, ...]]:
 
 def _leaves_of(module: Module, test: Callable[[Computation, Instruction], bool]) -> frozenset[tuple[int, ...]]:
     places = {
-        (computation.name, each.name) for computation in module for each in computation if test(computation, each)
+        (computation.name, instruction.name)
+        for computation in module
+        for instruction in computation
+        if test(computation, instruction)
     }
     return depending_leaves(module, places) if places else frozenset()
 
@@ -95,13 +98,13 @@ class _Open(Fact["_Open"]):
 def open_values(module: Module, elided: Container[str] = ()) -> dict[Place, str]:
     """What leaves open what it gives, by computation and instruction, and why, as a clause; `elided` are the constants
     whose values are known though the text elides them."""
-    found = {}
+    reasons = {}
     for computation in module:
         for instruction in computation:
             reason = _reason(module, instruction, elided)
             if reason is not None:
-                found[computation.name, instruction.name] = reason
-    return found
+                reasons[computation.name, instruction.name] = reason
+    return reasons
 
 
 def _reason(module: Module, instruction: Instruction, elided: Container[str]) -> str | None:
@@ -117,7 +120,9 @@ def _reason(module: Module, instruction: Instruction, elided: Container[str]) ->
 
 def elides_constants(module: Module) -> bool:
     """Whether the text of a module leaves out the value of a constant."""
-    constants = (each for computation in module for each in computation if role_of(each) is Role.CONSTANT)
+    constants = (
+        instruction for computation in module for instruction in computation if role_of(instruction) is Role.CONSTANT
+    )
     return any(constant.attributes.literal.is_elided for constant in constants)
 
 
@@ -134,15 +139,15 @@ def depending_leaves(module: Module, values: Container[Place]) -> frozenset[tupl
 def _leaves(analysis: _Analysis) -> dict[tuple[int, ...], frozenset[Place]]:
     entry = analysis.module.entry
     fact = analysis.run(entry, [analysis.nothing] * len(entry.parameters))
-    found = {}
+    leaves = {}
     for index, _ in leaf_shapes(entry.result_shape):
         part, places = fact, fact.places
         for number in index:
             part = part.parts[number] if number < len(part.parts) else analysis.nothing
             places |= part.places
         if places:
-            found[index] = places
-    return found
+            leaves[index] = places
+    return leaves
 
 
 @define(eq=False)

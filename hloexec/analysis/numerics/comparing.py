@@ -168,26 +168,26 @@ class IndexLeaves:
         module, inputs = self._module, self._inputs
         if module is None or inputs is None or topology_of(module, None, None).count > 1:
             return {}
-        found = {} if self._given is not None else self._sampled()
-        if not found:
+        keys = {} if self._given is not None else self._sampled()
+        if not keys:
             observed = observed_sources(module, inputs, self.places, self._numerics)
-            found = {place: Key(array, None) for place, array in observed.items()}
-        return found
+            keys = {place: Key(array, None) for place, array in observed.items()}
+        return keys
 
     @cached_property
     def _chains(self) -> dict[str, dict[str, Chain]]:
         return {} if self._module is None else chains_of(self._module, self._numerics)
 
     def _sources(self, selection: Selection) -> list[_Source] | None:
-        found = []
+        sources = []
         for place in selection.sources:
             key = self._keys.get(place)
             if key is None:
                 return None
             tolerance = self._tolerance(key.values, place, key.spread)
             scales = None if key.spread is None else key.spread.scales
-            found.append(_Source(key.values, selection.dimension, tolerance, scales))
-        return found
+            sources.append(_Source(key.values, selection.dimension, tolerance, scales))
+        return sources
 
     def _tolerance(self, values: Array, place: ModuleValue | None, spread: Spread | None = None) -> Tolerance:
         """What rounding explains on the values that are selected from."""
@@ -228,8 +228,8 @@ def _selected_agree(actual: Array, expected: Array, sources: Sequence[_Source], 
         scales = source.scales
         if scales is not None:
             scales = np.hypot(*(np.take_along_axis(scales, place, dimension) for place in places))
-        found = agreement(first, second, source.tolerance, scales) & inside[0] & inside[1]
-        agree &= found.reshape(actual.shape)
+        agreeing = agreement(first, second, source.tolerance, scales) & inside[0] & inside[1]
+        agree &= agreeing.reshape(actual.shape)
     if is_permutation:
         agree &= ~_occurs_twice(actual, sources[0].dimension)
     return np.asarray(agree | (actual == expected))
@@ -242,9 +242,9 @@ def _occurs_twice(indices: Array, dimension: int) -> Array:
     same = np.zeros(ordered.shape, np.bool_)
     same[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
     same[..., :-1] |= same[..., 1:]
-    found = np.empty_like(same)
-    np.put_along_axis(found, np.moveaxis(order, dimension, -1), same, -1)
-    return np.moveaxis(found, -1, dimension)
+    repeats = np.empty_like(same)
+    np.put_along_axis(repeats, np.moveaxis(order, dimension, -1), same, -1)
+    return np.moveaxis(repeats, -1, dimension)
 
 
 def _looked_up_agree(actual: Array, expected: Array, source: _Source) -> Array:
@@ -342,17 +342,17 @@ def compare(
     rows = _rows(module, inputs)
     numerics = numerics_policy(numerics)
     _require_kinds(contraction_length, selects, spreads, same_choices, elided)
-    given = given_tolerance(atol, rtol, ulp, check_error)
+    stated_tolerance = given_tolerance(atol, rtol, ulp, check_error)
     leaves = dict(leaves_of(actual, "actual")), dict(leaves_of(expected, "expected"))
     pairs = list(_paired(*leaves))
     own = {} if module is None else _own_chains(module, numerics, leaves[1].keys())
     chains = {} if module is None else _chains(module, own, leaves[1])
     _require_leaves(module, pairs, chains)
     is_of_one_device = own.keys() >= leaves[1].keys()
-    indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, given)
+    indices = IndexLeaves(module, None if rows is None else rows[0], numerics, selects or {}, stated_tolerance)
     undecided = UndecidedLeaves(None if same_choices else module, rows, numerics, elided, is_of_one_device)
     sample = None
-    if module is not None and rows is not None and given is None:
+    if module is not None and rows is not None and stated_tolerance is None:
         places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
         sample = partial(sampled_in_stages, module, rows, numerics, places, first_only=is_of_one_device)
     runs = _Runs(iter(()) if sample is None else sample())
@@ -363,7 +363,7 @@ def compare(
         def found(own: Sequence[Pair], others: Sequence[Pair]) -> Iterator[LeafComparison]:
             way = _way(module, runs.failure)
             compared = (
-                _compared(pair, given, chains.get(pair[0]), spreads.get(pair[0]), contraction_length, way)
+                _compared(pair, stated_tolerance, chains.get(pair[0]), spreads.get(pair[0]), contraction_length, way)
                 for pair in own
             )
             return indices.resolve([*compared], others, spreads, runs.keys)
@@ -388,8 +388,8 @@ def _controlled(
     module: Module, rows: Sequence[Sequence[Value]] | None, numerics: NumericsPolicy, first_only: bool, path: Path
 ) -> Value:
     """The result of a run that takes a path."""
-    found = run_devices(module, rows, numerics=numerics, observers=[path])
-    return join_values(found[:1] if first_only else found)
+    results = run_devices(module, rows, numerics=numerics, observers=[path])
+    return join_values(results[:1] if first_only else results)
 
 
 @define(eq=False)
@@ -402,9 +402,9 @@ class _Runs:
     def settled(self, judge: Callable[[Spreads], Comparison]) -> Comparison:
         """The comparison with the spreads of as many runs as are needed."""
 
-        def judged(found: Sampled) -> Comparison:
-            self.taken = found
-            return judge(found.spreads)
+        def judged(sampled: Sampled) -> Comparison:
+            self.taken = sampled
+            return judge(sampled.spreads)
 
         return settled(self.stages, judged)
 
@@ -468,21 +468,21 @@ def _paired(actual: dict[str, Array], expected: dict[str, Array]) -> Iterator[Pa
 
 def _own_chains(module: Module, numerics: str | NumericsPolicy, labels: Set[str]) -> dict[str, Chain]:
     """The chains to a module's leaves by label; of a lone leaf by any that results have for it."""
-    found = {label_of(index): chain for index, chain in leaf_chains(module, numerics).items()}
-    if len(found) == 1:
-        found |= dict.fromkeys(("value", "0") if labels == {"0"} else ("value",), *found.values())
-    return found
+    chains = {label_of(index): chain for index, chain in leaf_chains(module, numerics).items()}
+    if len(chains) == 1:
+        chains |= dict.fromkeys(("value", "0") if labels == {"0"} else ("value",), *chains.values())
+    return chains
 
 
 def _chains(module: Module, own: Mapping[str, Chain], labels: Iterable[str]) -> dict[str, Chain]:
     """The same with those of results of several devices, which have the device's number in front."""
-    found = dict(own)
+    chains = dict(own)
     if topology_of(module, None, None).count > 1:
         for label in labels:
             device, _, rest = label.partition(".")
             if device.isdecimal() and (rest or "value") in own:
-                found.setdefault(label, own[rest or "value"])
-    return found
+                chains.setdefault(label, own[rest or "value"])
+    return chains
 
 
 def _differing(pairs: Sequence[Pair]) -> Iterator[ElementType]:

@@ -125,11 +125,11 @@ class LeafComparison:
         beyond = f"beyond it: {measured.mismatches} of {self.count} elements"
         if measured.infinite_mismatches:
             beyond += f", {measured.infinite_mismatches} of them without a finite error (NaN, infinities)"
-        what = CHECK_ERRORS[self.tolerance.check_error]
+        statistic = CHECK_ERRORS[self.tolerance.check_error]
         if self.tolerance.check_error == "mean":
-            what += f", {measured.mean_severity:.3g} times what is tolerated"
+            statistic += f", {measured.mean_severity:.3g} times what is tolerated"
         place = "within" if measured.is_within else "outside of"
-        return f"{what}: {place} the tolerance; {beyond}"
+        return f"{statistic}: {place} the tolerance; {beyond}"
 
     @property
     def undecided_text(self) -> str:
@@ -197,12 +197,12 @@ class OutputDifference:
     @classmethod
     def of(cls, leaf: LeafComparison) -> OutputDifference:
         """What the comparison of a leaf says."""
-        known = cls(leaf.label, leaf.actual_shape, leaf.expected_shape, leaf.verdict.value, leaf.count)
+        difference = cls(leaf.label, leaf.actual_shape, leaf.expected_shape, leaf.verdict.value, leaf.count)
         measured = leaf.measured
         if measured is None:
-            return known
+            return difference
         return attrs.evolve(
-            known,
+            difference,
             mismatch_count=measured.mismatches,
             max_absolute_error=measured.max_absolute_error,
             max_relative_error=measured.max_relative_error,
@@ -267,8 +267,8 @@ class Comparison(Described):
             remarks = ", ".join(filter(None, (where, self.nan_text)))
             return f"{self.verdict.value}: {remarks}" if remarks else self.verdict.value
         where = f"{len(bad)} of {count} leaves; " if count > 1 else ""
-        what = bad[0] if self.different else f"{bad[0].label}: {bad[0].undecided_text}"
-        return f"{self.verdict.value}: {where}{what}"
+        described_leaf = bad[0] if self.different else f"{bad[0].label}: {bad[0].undecided_text}"
+        return f"{self.verdict.value}: {where}{described_leaf}"
 
 
 def _distance(leaf: LeafComparison) -> tuple[float, ...]:

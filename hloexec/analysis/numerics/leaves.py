@@ -38,8 +38,8 @@ def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
         if isinstance(current, Mapping):
             parts = [(key, current[key]) for key in current]
         elif current is not None or label:
-            found = branches(current)
-            parts = None if found is None else list(enumerate(part for _, part in found))
+            children = branches(current)
+            parts = None if children is None else list(enumerate(part for _, part in children))
         if parts is not None:
             if label.count(".") > _DEEPEST:
                 raise InputError(f"the {which} value nests more than {_DEEPEST} deep, or holds itself")
@@ -48,16 +48,16 @@ def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
             yield label or "value", _array(current, f"leaf {label}" if label else f"the {which} value")
 
 
-def _array(value: object, what: str) -> Array:
+def _array(value: object, subject: str) -> Array:
     """A leaf as an array of a type that HLO has; JAX's and PyTorch's arrays are taken, too."""
     try:
         array = as_array(value)
         element_type_of(array.dtype)
     except InputError as error:
-        raise InputError(f"{what}: {error.message}") from error
+        raise InputError(f"{subject}: {error.message}") from error
     except KeyError:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"{what} is not an array of an HLO element type, but {kind}") from None
+        raise InputError(f"{subject} is not an array of an HLO element type, but {kind}") from None
     return array
 
 
@@ -82,10 +82,10 @@ def relabelled(side: Mapping[str, Array], sizes: Mapping[str, tuple[int, ...]]) 
     ways = pairings(keys, len(keys), lambda key, leaf: np.shape(side[labels[key]]) == sizes[theirs[leaf]])
     if len(ways) != 1:
         return dict(side)
-    found = {theirs[leaf]: labels[key] for leaf, key in enumerate(ways[0])}
+    paired = {theirs[leaf]: labels[key] for leaf, key in enumerate(ways[0])}
     if has_names and len(labels) > 1:
-        warn(f"results are paired by their shapes: {listing((f'{key} is {leaf}' for leaf, key in found.items()), 20)}")
-    return {leaf: side[key] for leaf, key in found.items()}
+        warn(f"results are paired by their shapes: {listing((f'{key} is {leaf}' for leaf, key in paired.items()), 20)}")
+    return {leaf: side[key] for leaf, key in paired.items()}
 
 
 def labelled_like(side: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, Array]:

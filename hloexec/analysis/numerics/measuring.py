@@ -137,8 +137,8 @@ def agreement(actual: Array, expected: Array, tolerance: Tolerance, scales: Arra
         x, y = wide(actual), wide(expected)
         ulps = ulp_distances(actual, expected)
         narrow = element_type_of(actual.dtype)
-        found = severities(x, y, absolute_errors(x, y, ulps), ulps, tolerance, narrow, scales)
-        return np.asarray(same_bits(actual, expected) | ~exceeds(found, tolerance))
+        element_severities = severities(x, y, absolute_errors(x, y, ulps), ulps, tolerance, narrow, scales)
+        return np.asarray(same_bits(actual, expected) | ~exceeds(element_severities, tolerance))
 
 
 def severities(
@@ -159,7 +159,7 @@ def severities(
     """
     if tolerates_nothing(tolerance):
         return np.where(np.isnan(errors), np.inf, errors)
-    found = np.full(errors.shape, np.inf)
+    ratios = np.full(errors.shape, np.inf)
     if tolerance.rtol or tolerance.atol or tolerance.factor:
         if not tolerance.is_given and x.dtype.kind in "fc":
             # Beyond the largest number, a rounding decides between it and infinity.
@@ -172,10 +172,10 @@ def severities(
         if scales is not None:
             allowed = np.hypot(allowed, tolerance.factor * scales)
         allowed = allowed + tolerance.atol
-        found = np.where(errors == 0, 0.0, errors / allowed)
+        ratios = np.where(errors == 0, 0.0, errors / allowed)
     if tolerance.ulp is not None:
-        found = np.fmin(found, np.where(ulps == 0, 0.0, ulps / tolerance.ulp))
-    return np.where(np.isnan(found), np.inf, found)
+        ratios = np.fmin(ratios, np.where(ulps == 0, 0.0, ulps / tolerance.ulp))
+    return np.where(np.isnan(ratios), np.inf, ratios)
 
 
 def exceeds(severity: Array, tolerance: Tolerance) -> Array:
@@ -405,13 +405,13 @@ class _Accumulator:
         self._add_ulps(ulps[~np.isinf(ulps)])
         scales = None if self._own_scales is None else self._own_scales[places]
         means = None if self._means is None else self._means(places)
-        found = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
-        self._map.add(places, np.full(found.shape, np.inf) if tolerates_nothing(self._tolerance) else found)
-        too_bad = exceeds(found, self._tolerance)
+        severity = severities(x, y, errors, ulps, self._tolerance, self._narrow, scales, means)
+        self._map.add(places, np.full(severity.shape, np.inf) if tolerates_nothing(self._tolerance) else severity)
+        too_bad = exceeds(severity, self._tolerance)
         self._mismatches += int(np.count_nonzero(too_bad))
         self._infinite_mismatches += int(np.count_nonzero(too_bad & ~np.isfinite(errors)))
-        self._severity_sum += float(found.sum())
-        self._severity_within += float(found[~too_bad].sum())
+        self._severity_sum += float(severity.sum())
+        self._severity_within += float(severity[~too_bad].sum())
         if self._mismatches <= MOST_PLACES:
             self._beyond.append(places[too_bad])
         if means is not None and scales is not None and x.dtype.kind == "f":
@@ -422,10 +422,10 @@ class _Accumulator:
             self._common[1] += np.sum((np.hypot(scales, last))[few] * np.abs(centres))
         picked = np.flatnonzero(too_bad)[: MOST_ELEMENTS - len(self._first)]
         count = min(MOST_ELEMENTS, places.size)
-        order = np.argpartition(-found, count - 1)[:count]
+        order = np.argpartition(-severity, count - 1)[:count]
         for kept, chosen in ((self._first, picked), (self._worst, order)):
             kept += [
-                _element(*self._arrays, int(places[k]), float(errors[k]), float(ulps[k]), float(found[k]))
+                _element(*self._arrays, int(places[k]), float(errors[k]), float(ulps[k]), float(severity[k]))
                 for k in chosen
             ]
         self._worst.sort(key=lambda element: (-element.severity, -element.absolute_error, element.index))

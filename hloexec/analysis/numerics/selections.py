@@ -70,13 +70,13 @@ def selections_of(module: Module) -> dict[Index, Selection]:
     """The index leaves of a module's result, by their index paths."""
     leaves = dict(leaf_shapes(module.entry.result_shape))
     origins = {index: _origin(module, ModuleValue(module.entry, module.entry.root, index)) for index in leaves}
-    found = {}
+    selections = {}
     for index, leaf in leaves.items():
         if isinstance(leaf, ArrayShape) and leaf.element_type.is_integral:
             selection = _selection(module, *origins[index])
             if selection is not None:
-                found[index] = attrs.evolve(selection, values_leaf=_values_leaf(origins, index))
-    return found
+                selections[index] = attrs.evolve(selection, values_leaf=_values_leaf(origins, index))
+    return selections
 
 
 def _origin(module: Module, place: ModuleValue) -> tuple[ModuleValue, Steps]:
@@ -267,11 +267,11 @@ def _values_leaf(origins: Mapping[Index, tuple[ModuleValue, Steps]], index: Inde
 
 def apply_steps(leaf: Array, steps: Steps) -> Array | None:
     """An index leaf in the dimensions of the instruction that made it; None where it was cut on the way."""
-    for kind, what in steps:
+    for kind, dimensions in steps:
         if kind == "transpose":
-            leaf = leaf.transpose(what)
-        elif leaf.size == prod(what):
-            leaf = leaf.reshape(what)
+            leaf = leaf.transpose(dimensions)
+        elif leaf.size == prod(dimensions):
+            leaf = leaf.reshape(dimensions)
         else:
             return None
     return leaf

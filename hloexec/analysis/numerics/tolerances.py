@@ -150,27 +150,29 @@ def chains_of(module: Module, policy: str | NumericsPolicy, names: Sequence[str]
     """The worst chain to each instruction, from the parameters of its computation, by computation and name; only in the
     computations of some names, and what they call, where these are given."""
     bits = numerics_policy(policy).coarsest_operand_bits
-    found: dict[str, dict[str, Chain]] = {}
+    chains: dict[str, dict[str, Chain]] = {}
     callees: dict[str, list[str]] = {}
     pending = list(names or module.by_name)
     for name in pending:
         if name not in callees:
             instructions = module.by_name[name].instructions
-            callees[name] = [called for each in instructions for called in computation_names(each.attributes)]
+            callees[name] = [
+                called for instruction in instructions for called in computation_names(instruction.attributes)
+            ]
             pending += callees[name]
     for name in _needed_first(callees):
-        found[name] = _along_paths(module, module.by_name[name], found, bits)
-    return found
+        chains[name] = _along_paths(module, module.by_name[name], chains, bits)
+    return chains
 
 
 def _along_paths(
     module: Module, computation: Computation, known: dict[str, dict[str, Chain]], bits: int | None
 ) -> dict[str, Chain]:
-    found: dict[str, Chain] = {}
+    chains: dict[str, Chain] = {}
     for current in _needed_first({instruction.name: instruction.operands for instruction in computation}):
         instruction = computation.by_name[current]
         operands = computation.operands_of(instruction)
-        chain = worst(found[operand.name] for operand in operands)
+        chain = worst(chains[operand.name] for operand in operands)
         if role_of(instruction) is Role.WHILE:
             trips = loop_trips(module, computation, instruction)
             times = float(_UNKNOWN_TRIPS if trips is None else trips)
@@ -180,12 +182,12 @@ def _along_paths(
         for name in called:
             chain = chain.then(worst(known[name].values()), times)
         own = own_chain(instruction, [operand.shape for operand in operands], bits)
-        last = _last(instruction, own, [found[operand.name] for operand in operands])
+        last = _last(instruction, own, [chains[operand.name] for operand in operands])
         if role_of(instruction) is Role.CALL and isinstance(instruction.shape, ArrayShape):
             # The one result of the computation is the instruction's.
             last = max([last, *(known[name][module.by_name[name].root_name].last for name in called)])
-        found[instruction.name] = attrs.evolve(chain.then(own), last=last)
-    return found
+        chains[instruction.name] = attrs.evolve(chain.then(own), last=last)
+    return chains
 
 
 def _last(instruction: Instruction, own: Chain, operands: Sequence[Chain]) -> float:
@@ -325,16 +327,16 @@ def given_tolerance(
     Another `check_error` than `max`, one of CHECK_ERRORS, needs a tolerance.
     """
     require_choice("check_error", check_error, CHECK_ERRORS)
-    given = {name: number for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)) if number is not None}
-    for name, number in given.items():
+    limits = {name: number for name, number in (("atol", atol), ("rtol", rtol), ("ulp", ulp)) if number is not None}
+    for name, number in limits.items():
         require_number(name, number)
-    if not given:
+    if not limits:
         if check_error != "max":
             raise InputError(
                 f"{argument('check_error', check_error)} needs a tolerance to hold the errors to: atol, rtol or ulp"
             )
         return None
-    text = ", ".join(f"{name} {number:g}" for name, number in given.items())
+    text = ", ".join(f"{name} {number:g}" for name, number in limits.items())
     alone = "" if check_error == "max" else f", for {CHECK_ERRORS[check_error]} alone"
     derivation = f"given: {text}{alone}"
     return Tolerance(rtol or 0.0, atol or 0.0, ulp, is_given=True, derivation=derivation, check_error=check_error)

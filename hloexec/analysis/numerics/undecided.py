@@ -94,10 +94,10 @@ class UndecidedLeaves:
         """What is left open, and why."""
         if self._module is None:
             return {}
-        known: Container[str] = () if self._elided is None or isinstance(self._elided, str) else self._elided
+        stated: Container[str] = () if self._elided is None or isinstance(self._elided, str) else self._elided
         if self._elided is None:
-            known = {instruction.name for computation in self._module for instruction in computation}
-        return open_values(self._module, known)
+            stated = {instruction.name for computation in self._module for instruction in computation}
+        return open_values(self._module, stated)
 
     @cached_property
     def _leaves(self) -> Mapping[str, Collection[Place]]:
@@ -141,9 +141,9 @@ class UndecidedLeaves:
         return mask if mask.shape == array.shape else np.ones(array.shape, np.bool_)
 
 
-def _by_label(known: Mapping[str, _T], label: str) -> _T | None:
+def _by_label(facts: Mapping[str, _T], label: str) -> _T | None:
     """What is known of a leaf; a lone leaf may be labelled in either way."""
-    return known.get(label, known.get("value" if label == "0" else "0" if label == "value" else label))
+    return facts.get(label, facts.get("value" if label == "0" else "0" if label == "value" else label))
 
 
 def _reason(reasons: Mapping[Place, str]) -> str:
@@ -250,9 +250,9 @@ class _Observer:
     ) -> Sequence[Array | None] | None:
         """The masks of results, given some of operands; None where all elements may be open."""
         instruction, traits = event.instruction, traits_of(event.instruction)
-        known = {number: mask for number, mask in enumerate(masks) if mask is not None}
+        masked = {number: mask for number, mask in enumerate(masks) if mask is not None}
         moved = set() if traits.reads_bits else set(traits.moved_operands(len(operands)))
-        if known.keys() <= moved:
+        if masked.keys() <= moved:
             given = [
                 _numbers(operand, masks[number]) if number in moved else operand
                 for number, operand in enumerate(operands)
@@ -260,10 +260,10 @@ class _Observer:
             results = self._results(event, given)
             return None if results is None else [array != 0 for array in results]
         if is_elementwise(instruction) and len(leaves) == 1:
-            return [np.logical_or.reduce([np.broadcast_to(mask, leaves[0].shape) for mask in known.values()])]
+            return [np.logical_or.reduce([np.broadcast_to(mask, leaves[0].shape) for mask in masked.values()])]
         entry = find_opcode(instruction.opcode)
         is_sorting = traits.only_compared or entry is None or entry.order is not None
-        if is_sorting or not all(element_type_of(operands[number].dtype).has_nan for number in known):
+        if is_sorting or not all(element_type_of(operands[number].dtype).has_nan for number in masked):
             return None
         # A reducer may drop a NaN where it keeps the larger number.
         numbers = (np.nan, *_ORDERED) if computation_names(instruction.attributes) else (np.nan,)
@@ -273,12 +273,12 @@ class _Observer:
         )
         if plain is None or not all(element_type_of(array.dtype).has_nan for array in plain):
             return None
-        found = [np.zeros(array.shape, np.bool_) for array in plain]
+        changed = [np.zeros(array.shape, np.bool_) for array in plain]
         for other in others:
             if other is None:
                 return None
-            found = [mask | (array != one) for mask, array, one in zip(found, other, plain, strict=True)]
-        return found
+            changed = [mask | (array != one) for mask, array, one in zip(changed, other, plain, strict=True)]
+        return changed
 
     def _results(self, event: Event, operands: Sequence[Any]) -> list[Array] | None:
         """What the instruction alone gives for other operands; None where that cannot be told."""
@@ -286,8 +286,8 @@ class _Observer:
         if not all(isinstance(operand, np.ndarray) for operand in operands):
             return None
         if place not in self._kernels:
-            found = alone(self._module, event.computation, event.instruction)
-            self._kernels[place] = repeated_run(found, Options(verify=False))
+            single = alone(self._module, event.computation, event.instruction)
+            self._kernels[place] = repeated_run(single, Options(verify=False))
         try:
             results = flat(self._kernels[place](list(operands))[0])
         except HloError:
@@ -334,17 +334,17 @@ def _either(first: Array | None, second: Array | None) -> Array | None:
 
 def _computations_within(module: Module, values: Mapping[Place, str]) -> set[str]:
     """The computations in which something is left open, or which call such."""
-    found = {name for name, _ in values}
+    names = {name for name, _ in values}
     callers = [
         (computation.name, set(computation_names(instruction.attributes)))
         for computation in module
         for instruction in computation
     ]
     while True:
-        more = {name for name, called in callers if called & found} - found
+        more = {name for name, called in callers if called & names} - names
         if not more:
-            return found
-        found |= more
+            return names
+        names |= more
 
 
 def alone(module: Module, computation: Computation, instruction: Instruction) -> Module:
@@ -353,7 +353,9 @@ def alone(module: Module, computation: Computation, instruction: Instruction) ->
         make_parameter(f"operand.{number}", operand.shape, number)
         for number, operand in enumerate(computation.operands_of(instruction))
     )
-    root = attrs.evolve(instruction, operands=tuple(each.name for each in parameters), control_predecessors=())
+    root = attrs.evolve(
+        instruction, operands=tuple(parameter.name for parameter in parameters), control_predecessors=()
+    )
     entry = Computation(name="one.instruction", instructions=(*parameters, root), root_name=root.name)
     return attrs.evolve(
         module, computations=(*module.computations, entry), entry_name=entry.name, entry_computation_layout=None

@@ -67,24 +67,26 @@ def host_values(
     infeed: str | None, outfeed: str | None, received: Sequence[tuple[str, str]], sent: Sequence[tuple[str, str]]
 ) -> HostValues:
     """Read the values for a run; raises InputError or click.BadParameter if they cannot be used."""
-    found: dict[int, tuple[Value, ...]] = {}
+    values_by_channel: dict[int, tuple[Value, ...]] = {}
     files: dict[int, str] = {}
     for key, path in received:
-        channel = _channel(key, found, "'--recv'")
-        found[channel] = _values(path, f"recvs through channel {key}")
+        channel = _channel(key, values_by_channel, "'--recv'")
+        values_by_channel[channel] = _values(path, f"recvs through channel {key}")
     for key, path in sent:
-        channel = _channel(key, found | files, "'--send'")
+        channel = _channel(key, values_by_channel | files, "'--send'")
         files[channel] = _archive(path, "'--send'")
     if outfeed is not None:
         _archive(outfeed, "'--outfeed'")
-    return HostValues(None if infeed is None else _values(infeed, "infeeds"), outfeed, found, files)
+    return HostValues(None if infeed is None else _values(infeed, "infeeds"), outfeed, values_by_channel, files)
 
 
-def _values(path: str, what: str) -> tuple[Value, ...]:
+def _values(path: str, subject: str) -> tuple[Value, ...]:
     """The values in a file, in order."""
     values = literals.load(path)
     if not isinstance(values, tuple):
-        raise InputError(f"{path!r} must hold the values for {what} under the keys 0, 1, … (0.0, 0.1, … for a tuple)")
+        raise InputError(
+            f"{path!r} must hold the values for {subject} under the keys 0, 1, … (0.0, 0.1, … for a tuple)"
+        )
     return values
 
 
@@ -113,14 +115,14 @@ def imported_function(where: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module_name)
+        target: Any = import_module(module_name)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"--custom-call: {where} cannot be imported: {error}") from error
-    if not callable(found):
+    if not callable(target):
         raise click.UsageError(f"--custom-call: {where} is not a function")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = target
     return function
 
 
@@ -139,33 +141,33 @@ def script_inputs(where: str, module: Module, computation: Computation, seed: in
     from hloexec.engine.exec.arguments import values_by_number
 
     path, _, name = where.rpartition(":")
-    found = _called(path, name, module, seed)
-    if not isinstance(found, (list, tuple, dict)):
+    returned = _called(path, name, module, seed)
+    if not isinstance(returned, (list, tuple, dict)):
         raise InputError(
-            f"{where} must return a list with a value per parameter, or a dict, but returned {quoted(found)}"
+            f"{where} must return a list with a value per parameter, or a dict, but returned {quoted(returned)}"
         )
     values: dict[int, Any] = {}
-    if isinstance(found, dict):
-        values = values_by_number(computation, found)
-    elif len(found) != len(computation.parameters):
+    if isinstance(returned, dict):
+        values = values_by_number(computation, returned)
+    elif len(returned) != len(computation.parameters):
         raise InputError(
             f"{where} must return {len(computation.parameters)} values, one per parameter of {computation.name}, but "
-            f"returned {len(found)}"
+            f"returned {len(returned)}"
         )
     else:
-        values = dict(enumerate(found))
+        values = dict(enumerate(returned))
     for number, value in values.items():
         parameter = computation.parameters[number]
         values[number] = _value(value, parameter.shape, f"{where}: parameter {number} ({parameter.name})")
     return values
 
 
-def _value(given: object, shape: Shape, what: str) -> Value:
-    """A value from a script, checked against a shape; InputError, which calls it `what`, if it does not fit."""
+def _value(argument: object, shape: Shape, subject: str) -> Value:
+    """A value from a script, checked against a shape; InputError, which calls it `subject`, if it does not fit."""
     from hloexec.engine.exec.arguments import value_leaves
     from hloexec.engine.inputs import value_of
 
-    leaves = value_leaves(given, shape, what)
+    leaves = value_leaves(argument, shape, subject)
     return value_of(shape, lambda number, _: leaves[number])
 
 
@@ -236,7 +238,7 @@ class Prepared:
         return shlex.join(["hloexec", name, *self.arguments[:1], *more, *self.arguments[1:]])
 
 
-def prepared(file: str, given: Given) -> Prepared:
+def prepared(file: str, case: Given) -> Prepared:
     """Load a module, and generate or read its inputs.
 
     Raises before inputs are generated if the module cannot run. A snapshot runs on its own inputs unless others are
@@ -245,13 +247,13 @@ def prepared(file: str, given: Given) -> Prepared:
     from hloexec.cli.running import memory_advice
     from hloexec.language.loading import load_with_values
 
-    options = attrs.evolve(given.options, is_observed=True)
+    options = attrs.evolve(case.options, is_observed=True)
     snapshot = load_with_values(file)
     module = snapshot.module
-    with memory_advice(file, module, given, options):
+    with memory_advice(file, module, case, options):
         topology = required_topology(module, options)
-        values, recorded_result = _values_and_result(snapshot, topology, given)
-    return Prepared(module, values, given.options.on(topology), topology.count, (file, *given.words()), recorded_result)
+        values, recorded_result = _values_and_result(snapshot, topology, case)
+    return Prepared(module, values, case.options.on(topology), topology.count, (file, *case.words()), recorded_result)
 
 
 def required_topology(module: Module, options: Options) -> Topology:
@@ -268,21 +270,21 @@ def required_topology(module: Module, options: Options) -> Topology:
     return topology
 
 
-def _values_and_result(snapshot: Snapshot, topology: Topology, given: Given) -> tuple[list[list[Value]], Value | None]:
+def _values_and_result(snapshot: Snapshot, topology: Topology, case: Given) -> tuple[list[list[Value]], Value | None]:
     """The inputs, and a snapshot's result for them."""
 
     entry = snapshot.module.entry
-    if not snapshot.inputs_per_device or given.different_inputs or given.inputs:
-        return values_per_device(snapshot.module, topology, given), None
-    values = recorded_inputs(snapshot, entry, given_values(entry, given.overrides), topology.count)
-    require_normal(given, "a snapshot runs on its own inputs")
-    return values, None if given.overrides else snapshot.result
+    if not snapshot.inputs_per_device or case.different_inputs or case.inputs:
+        return values_per_device(snapshot.module, topology, case), None
+    values = recorded_inputs(snapshot, entry, given_values(entry, case.overrides), topology.count)
+    require_normal(case, "a snapshot runs on its own inputs")
+    return values, None if case.overrides else snapshot.result
 
 
 def values_per_device(
     module: Module,
     topology: Topology,
-    given: Given,
+    case: Given,
     computation: Computation | None = None,
     *,
     verify: bool = True,
@@ -293,45 +295,45 @@ def values_per_device(
     chosen = module.entry if computation is None else computation
     return inputs_per_device(
         topology,
-        given.inputs,
-        given.different_inputs,
-        given.options.seed,
-        lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
+        case.inputs,
+        case.different_inputs,
+        case.options.seed,
+        lambda path, number: _parameter_values(module, chosen, path, case, number, verify=verify),
     )
 
 
 def _parameter_values(
-    module: Module, computation: Computation, path: str | None, given: Given, seed: int, *, verify: bool
+    module: Module, computation: Computation, path: str | None, case: Given, seed: int, *, verify: bool
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
     from hloexec.core.arguments import parameter_numbers
     from hloexec.language import literals
 
-    values: dict[int, Value] = dict(given_values(computation, given.overrides))
+    values: dict[int, Value] = dict(given_values(computation, case.overrides))
     if path is not None and is_script(path):
         values = script_inputs(path, module, computation, seed) | values
     elif path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
     ranges: dict[int | str, tuple[float, float]] = {}
-    numbers = parameter_numbers(computation, [key for key, _ in given.ranges])
-    for number, (_, text) in zip(numbers, given.ranges, strict=True):
+    numbers = parameter_numbers(computation, [key for key, _ in case.ranges])
+    for number, (_, text) in zip(numbers, case.ranges, strict=True):
         if number in values or number in ranges:
             raise InputError(f"parameter {number} is given twice, by --range and by a value or another range")
         ranges[number] = _ends(text)
     if len(values) < len(computation.parameters):
-        name, kind = computation.name, given.distribution
+        name, kind = computation.name, case.distribution
         random = hloexec.random_inputs(module, seed, kind, name, ranges=ranges, verify=verify)
         values = dict(enumerate(random)) | values
     elif computation.parameters:
-        require_normal(given, f"each parameter of {computation.name} is given a value")
+        require_normal(case, f"each parameter of {computation.name} is given a value")
     return [values[number] for number in range(len(computation.parameters))]
 
 
-def require_normal(given: Given, reason: str) -> None:
+def require_normal(case: Given, reason: str) -> None:
     """Refuse a distribution that no input is drawn from: who asks for one believes that it was tried."""
-    if given.distribution != "normal":
-        raise InputError(f"--distribution {given.distribution} is for random inputs, but {reason}")
+    if case.distribution != "normal":
+        raise InputError(f"--distribution {case.distribution} is for random inputs, but {reason}")
 
 
 def _ends(text: str) -> tuple[float, float]:

@@ -100,11 +100,11 @@ def split_expression(text: str, complaint: str) -> tuple[str, str]:
     raise InputError(complaint)
 
 
-def scalar_of_text(text: str, shape: object, what: str) -> Value:
+def scalar_of_text(text: str, shape: object, subject: str) -> Value:
     """A number for one element of an array of a shape; InputError where the shape is none, or the text no number."""
     if not isinstance(shape, ArrayShape):
-        raise InputError(f"{what} is no array")
-    return value_of_text(text, ArrayShape(shape.element_type, ()), what)
+        raise InputError(f"{subject} is no array")
+    return value_of_text(text, ArrayShape(shape.element_type, ()), subject)
 
 
 PROMPT = "(hlo) "
@@ -167,7 +167,7 @@ class Shell(cmd.Cmd):
 
     def _command(self, name: str) -> Callable[[str], bool | None]:
         full = _SHORT.get(name, name)
-        starting = [each for each in self.names() if each.startswith(full)]
+        starting = [command for command in self.names() if command.startswith(full)]
         if full not in starting and len(starting) != 1:
             if starting:
                 raise InputError(f"{quoted(name)} may mean {' or '.join(starting)}")
@@ -202,7 +202,9 @@ class Shell(cmd.Cmd):
         levels = self.stepper.levels
         computations = [levels[self._level].computation] if levels else list(self.stepper.module)
         wanted = text.removeprefix("%")
-        return sorted({each.name for home in computations for each in home if each.name.startswith(wanted)})
+        return sorted(
+            {instruction.name for home in computations for instruction in home if instruction.name.startswith(wanted)}
+        )
 
     # Going on
 
@@ -333,11 +335,11 @@ class Shell(cmd.Cmd):
         name, text = split_expression(rest, "set takes a name and a value, as in `set dot.3 0` or `set dot.3 dot.npy`")
         wanted = expression(name)
         instruction = self.stepper.target(wanted.name)
-        what = f"the value for %{instruction.name}"
+        subject = f"the value for %{instruction.name}"
         if wanted.index:
             raise InputError(f"set takes whole tuples, not elements of them; set what uses {name}")
         if wanted.slices is None:
-            self.stepper.set(wanted.name, value_of_text(text, instruction.shape, what))
+            self.stepper.set(wanted.name, value_of_text(text, instruction.shape, subject))
         else:
             stop = self.stepper.stop
             if stop is None or stop.instruction is not instruction:
@@ -346,7 +348,7 @@ class Shell(cmd.Cmd):
             if not isinstance(before, np.ndarray):
                 raise InputError(f"%{instruction.name} is no array")
             changed = before.copy()
-            changed[wanted.within(changed)] = scalar_of_text(text, instruction.shape, what)
+            changed[wanted.within(changed)] = scalar_of_text(text, instruction.shape, subject)
             self.stepper.set(instruction.name, changed)
         stop = self.stepper.stop
         if stop is not None and stop.instruction is instruction:
@@ -414,7 +416,7 @@ class Shell(cmd.Cmd):
         here = self._here()
         instruction = self._named(rest, here)
         users = here.computation.users[instruction.name]
-        self._say(f"  {hlo_line(each)}" for each in users)
+        self._say(f"  {hlo_line(user)}" for user in users)
         if instruction.name == here.computation.root_name:
             self._say([f"%{instruction.name} is the result of {here.computation.name}"])
         elif not users:

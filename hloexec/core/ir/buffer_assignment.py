@@ -251,10 +251,10 @@ class BufferAssignment:
         sizes = [(space.color, space.total_bytes) for space in self.spaces or ()]
         if self.allocations is not None:
             sizes = [(allocation.color, allocation.size) for allocation in self.allocations]
-        found: dict[int, int] = {}
+        totals: dict[int, int] = {}
         for color, size in sizes:
-            found[color] = found.get(color, 0) + size
-        return dict(sorted(found.items()))
+            totals[color] = totals.get(color, 0) + size
+        return dict(sorted(totals.items()))
 
     def assigned_values(self) -> Iterator[tuple[Allocation, AssignedValue]]:
         """Every value that has a place, with its allocation."""

@@ -13,11 +13,11 @@ from hloexec.core.ir.instruction import Computation, Instruction, Module
 
 def take_name(name: str, taken: set[str], number: int = 2) -> str:
     """A name, or what nothing has of `name.2`, `name.3`, … (from a number on); it is taken from now on."""
-    found = name
-    while found in taken:
-        found, number = f"{name}.{number}", number + 1
-    taken.add(found)
-    return found
+    free_name = name
+    while free_name in taken:
+        free_name, number = f"{name}.{number}", number + 1
+    taken.add(free_name)
+    return free_name
 
 
 def rename_operands(instruction: Instruction, names: Mapping[str, str], **changes: Any) -> Instruction:
@@ -28,13 +28,13 @@ def rename_operands(instruction: Instruction, names: Mapping[str, str], **change
 
 def replace_instruction(computation: Computation, instruction: Instruction) -> Computation:
     """The computation with an instruction in the place of that of its name."""
-    instructions = tuple(instruction if each.name == instruction.name else each for each in computation)
+    instructions = tuple(instruction if original.name == instruction.name else original for original in computation)
     return attrs.evolve(computation, instructions=instructions)
 
 
 def replace_computation(module: Module, computation: Computation, **changes: Any) -> Module:
     """The module with a computation in the place of that of its name."""
-    computations = tuple(computation if each.name == computation.name else each for each in module)
+    computations = tuple(computation if original.name == computation.name else original for original in module)
     return attrs.evolve(module, computations=computations, **changes)
 
 
@@ -43,6 +43,7 @@ def map_instructions(
 ) -> Module:
     """The module with what `change` makes of each instruction of each computation."""
     computations = tuple(
-        attrs.evolve(each, instructions=tuple(change(each, instruction) for instruction in each)) for each in module
+        attrs.evolve(computation, instructions=tuple(change(computation, instruction) for instruction in computation))
+        for computation in module
     )
     return attrs.evolve(module, computations=computations, **changes)

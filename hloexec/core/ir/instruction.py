@@ -143,17 +143,17 @@ class Computation(Described):
     @property
     def root(self) -> Instruction:
         """The instruction whose value is the result."""
-        found = self.by_name.get(self.root_name)
-        if found is None:
+        instruction = self.by_name.get(self.root_name)
+        if instruction is None:
             raise VerificationError(f"computation '{self.name}': the root '{self.root_name}' does not exist")
-        return found
+        return instruction
 
     @cached_property
     def parameters(self) -> tuple[Instruction, ...]:
         """The parameter instructions in the order of their numbers."""
-        found = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
+        parameters = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
         try:
-            return tuple(sorted(found, key=lambda instruction: instruction.attributes.number))
+            return tuple(sorted(parameters, key=lambda instruction: instruction.attributes.number))
         except AttributeError as error:
             raise VerificationError(f"computation '{self.name}': a parameter lacks its attributes") from error
 
@@ -169,11 +169,11 @@ class Computation(Described):
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
         """The instructions that have an instruction as an operand, by its name."""
-        found: dict[str, list[Instruction]] = {instruction.name: [] for instruction in self}
+        users: dict[str, list[Instruction]] = {instruction.name: [] for instruction in self}
         for instruction in self:
             for name in dict.fromkeys(instruction.operands):
-                found[name].append(instruction)
-        return found
+                users[name].append(instruction)
+        return users
 
     def operands_of(self, instruction: Instruction) -> tuple[Instruction, ...]:
         """The instructions that `instruction` names as its operands."""
@@ -245,10 +245,10 @@ class Module(Described):
     @property
     def entry(self) -> Computation:
         """The computation that a run begins with."""
-        found = self.by_name.get(self.entry_name)
-        if found is None:
+        computation = self.by_name.get(self.entry_name)
+        if computation is None:
             raise VerificationError(f"module '{self.name}': the entry computation '{self.entry_name}' does not exist")
-        return found
+        return computation
 
     @property
     def instruction_count(self) -> int:

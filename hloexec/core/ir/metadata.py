@@ -142,23 +142,25 @@ class ParameterNames:
 
     def whole(self, path: str) -> list[int]:
         """The numbers of the parameters that a path with the argument's name may mean."""
-        found = (self._whole[form] for form in _forms(path) if form in self._whole)
-        return sorted(next(found, ()))
+        numbers = (self._whole[form] for form in _forms(path) if form in self._whole)
+        return sorted(next(numbers, ()))
 
     def within(self, path: str) -> list[Within]:
         """The parameters that a path without the argument's name may mean."""
-        found = [Within(number, argument, None) for number, argument in self._ending(path)]
+        parameters = [Within(number, argument, None) for number, argument in self._ending(path)]
         numbered = _NUMBER.match(path)
         if numbered is not None:
             position = int(numbered["bracketed"] or numbered["plain"])
-            found += [Within(number, argument, position) for number, argument in self._ending(path[numbered.end() :])]
-        return found
+            parameters += [
+                Within(number, argument, position) for number, argument in self._ending(path[numbered.end() :])
+            ]
+        return parameters
 
     def _ending(self, path: str) -> list[tuple[int, str]]:
         if _ONLY_DIGITS.fullmatch(path):
             return []  # which may be the number of an argument
-        found = (self._within[form] for form in _forms(path) if form in self._within)
-        return sorted(next(found, ()))
+        endings = (self._within[form] for form in _forms(path) if form in self._within)
+        return sorted(next(endings, ()))
 
     def near(self, path: str) -> str:
         """The end of a sentence about a path that means none: a name that it may be meant for."""
@@ -171,8 +173,8 @@ class ParameterNames:
         ends = [name for text, name in names.items() if words and text.endswith("_" + words)]
         if len(ends) == 1:
             return f"; did you mean {ends[0]}?"
-        known = [parameter.name for parameter in self._parameters]
-        return suggestion(path, known) or suggestion(words, names, text=lambda text: names[text])
+        parameter_names = [parameter.name for parameter in self._parameters]
+        return suggestion(path, parameter_names) or suggestion(words, names, text=lambda text: names[text])
 
     def listed(self, numbers: Sequence[int]) -> str:
         """Parameters that a path may mean, in words."""

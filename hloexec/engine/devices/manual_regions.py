@@ -201,15 +201,15 @@ class Crossing:
 
     def exchange(self, members: Mapping[int, Sequence[Array]]) -> dict[int, Any]:
         """What the members of a group get, all of them the same."""
-        given = [
+        tiles = [
             (target, operand[index_of(source, self.tile)])
             for number, (operand,) in members.items()
             for target, source in self.pieces[number]
         ]
-        if len(given) == 1:
-            return dict.fromkeys(members, given[0][1])
-        result = np.empty(self.shape.dimensions, given[0][1].dtype)
-        for target, part in given:
+        if len(tiles) == 1:
+            return dict.fromkeys(members, tiles[0][1])
+        result = np.empty(self.shape.dimensions, tiles[0][1].dtype)
+        for target, part in tiles:
             result[index_of(target, self.tile)] = part
         return dict.fromkeys(members, result)
 
@@ -231,12 +231,12 @@ def reason_against(module: Module, computation: Computation, instruction: Instru
 
 def crossings(module: Module, computation: Computation, instruction: Instruction) -> tuple[Crossing, ...]:
     """How each operand of a boundary crosses it; UnsupportedError, with a clause, says why one cannot."""
-    given = computation.operands_of(instruction)
+    operands = computation.operands_of(instruction)
     results = parts_of(instruction.shape)
-    if len(given) != len(results):
-        raise UnsupportedError(f"it has {len(given)} operands, but gives {instruction.shape}")
+    if len(operands) != len(results):
+        raise UnsupportedError(f"it has {len(operands)} operands, but gives {instruction.shape}")
     pairs = []
-    for operand, after in zip(given, results, strict=True):
+    for operand, after in zip(operands, results, strict=True):
         before = operand.shape
         if not isinstance(before, ArrayShape) or not isinstance(after, ArrayShape) or not _is_alike(before, after):
             raise UnsupportedError(f"it turns {before} into {after}")
@@ -324,12 +324,12 @@ def _by_attributes(
         raise UnsupportedError(f"an attribute cannot be read: {error.message}, in {error.source_line!r}") from error
     if len(shardings) != len(operands):
         raise UnsupportedError(f"it has {len(operands)} operands, but {len(shardings)} shardings")
-    found = []
+    tilings = []
     for sharding, operand in zip(shardings, operands, strict=True):
         whole = _manual_tiles(sharding, operand.shape, manual)
         inside = untiled(whole.ndim - 1, whole.size)
-        found.append(_Tilings(whole, inside, True) if begins_region else _Tilings(inside, whole, False))
-    return found
+        tilings.append(_Tilings(whole, inside, True) if begins_region else _Tilings(inside, whole, False))
+    return tilings
 
 
 def _manual_tiles(sharding: NamedSharding, shape: Shape, manual: Sequence[str]) -> Tiles:
@@ -350,7 +350,7 @@ def _manual_tiles(sharding: NamedSharding, shape: Shape, manual: Sequence[str]) 
 def _by_shardings(begins_region: bool, computation: Computation, instruction: Instruction) -> Sequence[_Tilings | None]:
     """The operands carry their shardings, and the call those of its results; what is not said of a side within the
     region is that it is manual."""
-    found: list[_Tilings | None] = []
+    tilings: list[_Tilings | None] = []
     operands, parts = computation.operands_of(instruction), parts_of(instruction.shape)
     for index, (operand, shape) in enumerate(zip(operands, parts, strict=True)):
         before, after = _carried_sharding(computation, operand), instruction.sharding
@@ -360,15 +360,15 @@ def _by_shardings(begins_region: bool, computation: Computation, instruction: In
             before = before or (None if begins_region else _MANUAL)
             after = after or (_MANUAL if begins_region else None)
         if before is None or after is None:
-            found.append(None)
+            tilings.append(None)
             continue
         if isinstance(before, TupleSharding) or isinstance(after, TupleSharding):
             raise UnsupportedError("a sharding is a tuple's, but arrays cross")
         named = [count for sharding in (before, after) if (count := partitions_named(sharding)) is not None]
         rank = shape.rank if isinstance(shape, ArrayShape) else 0
-        given, made = (tiles_of(sharding, rank, max(named, default=1)) for sharding in (before, after))
-        found.append(_Tilings(given, made, begins_region))
-    return found
+        old, made = (tiles_of(sharding, rank, max(named, default=1)) for sharding in (before, after))
+        tilings.append(_Tilings(old, made, begins_region))
+    return tilings
 
 
 def _carried_sharding(computation: Computation, instruction: Instruction) -> Sharding | None:

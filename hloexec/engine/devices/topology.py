@@ -77,8 +77,8 @@ def transfer_of(computation: Computation, instruction: Instruction) -> Transfer 
 
 def channel_of(computation: Computation, instruction: Instruction) -> int | None:
     """The channel of a send, recv or one of their dones; None for feeds."""
-    found = _said(computation, instruction, "channel_id")
-    return found if isinstance(found, int) else None
+    channel = _said(computation, instruction, "channel_id")
+    return channel if isinstance(channel, int) else None
 
 
 def reason_against(computation: Computation, instruction: Instruction) -> str | None:
@@ -143,13 +143,13 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
     """
     spaces = _spaces(instruction, topology)
     listed = _listed(instruction, topology, spaces[0])
-    found: list[Group] = []
+    groups: list[Group] = []
     for space in spaces:
         for group in listed:
             devices = [device for number in group for device in space[number]]
             is_one_to_one = len(devices) == len(group)
-            found.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
-    return found
+            groups.append(dict(zip(group if is_one_to_one else range(len(devices)), devices, strict=True)))
+    return groups
 
 
 def _spaces(instruction: Instruction, topology: Topology) -> list[dict[int, list[int]]]:
@@ -280,9 +280,9 @@ def device_counts(module: Module) -> tuple[int, int]:
 def topology_of(module: Module, replicas: int | None = None, partitions: int | None = None) -> Topology:
     """The devices of a module, as many as `device_counts` finds or the caller says; InputError for bad numbers."""
     if replicas is None or partitions is None:
-        found = device_counts(module)
-        replicas = found[0] if replicas is None else replicas
-        partitions = found[1] if partitions is None else partitions
+        module_counts = device_counts(module)
+        replicas = module_counts[0] if replicas is None else replicas
+        partitions = module_counts[1] if partitions is None else partitions
     counts = (replicas, partitions)
     for name, count in zip(("replicas", "partitions"), counts, strict=True):
         if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 1 <= count <= MOST_DEVICES:

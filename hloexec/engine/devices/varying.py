@@ -48,30 +48,30 @@ def joined(partitions: tuple[Classes, ...]) -> tuple[Classes, tuple[tuple[int, .
 @lru_cache(maxsize=4096)
 def last_uses(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[bool, ...], ...]:
     """For each of the partitions that were joined, and each class of the join: whether none after it has its part."""
-    found = []
+    rows_of_flags = []
     for column in zip(*rows, strict=True):
         last = {part: number for number, part in enumerate(column)}
-        found.append(tuple(last[part] == number for number, part in enumerate(column)))
-    return tuple(found)
+        rows_of_flags.append(tuple(last[part] == number for number, part in enumerate(column)))
+    return tuple(rows_of_flags)
 
 
 @lru_cache(maxsize=4096)
 def belongs_to_one(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[bool, ...], ...]:
     """For each of the partitions that were joined, and each class of the join: whether no other has its part."""
-    found = []
+    flags = []
     for column in zip(*rows, strict=True):
         counts = Counter(column)
-        found.append(tuple(counts[part] == 1 for part in column))
-    return tuple(found)
+        flags.append(tuple(counts[part] == 1 for part in column))
+    return tuple(flags)
 
 
 @lru_cache(maxsize=4096)
 def members(devices: tuple[int, ...], classes: Classes) -> tuple[tuple[int, ...], ...]:
     """The devices of each class."""
-    found: list[list[int]] = [[] for _ in range(max(classes) + 1)]
+    groups: list[list[int]] = [[] for _ in range(max(classes) + 1)]
     for device, number in zip(devices, classes, strict=True):
-        found[number].append(device)
-    return tuple(map(tuple, found))
+        groups[number].append(device)
+    return tuple(map(tuple, groups))
 
 
 def of_position(value: object, position: int) -> Any:
@@ -82,10 +82,10 @@ def of_position(value: object, position: int) -> Any:
 def of_class(operands: Sequence[Any], places: Sequence[int], parts: Sequence[int]) -> list[Any]:
     """Operands as one class of devices holds them: at `places` stand those that are split, and `parts` says for each of
     them which part is its own."""
-    found = list(operands)
+    held = list(operands)
     for place, part in zip(places, parts, strict=True):
-        found[place] = operands[place].values[part]
-    return found
+        held[place] = operands[place].values[part]
+    return held
 
 
 def split(operands: Sequence[Any]) -> tuple[list[int], Classes, tuple[tuple[int, ...], ...]]:
@@ -151,10 +151,10 @@ def merged(values: Sequence[object], order: Sequence[tuple[int, int]]) -> Any:
 
 def arrays_among(values: Iterable[object]) -> list[Array]:
     """All arrays among values, those of every class."""
-    found: list[Array] = []
+    arrays: list[Array] = []
     for value in values:
         if isinstance(value, np.ndarray):
-            found.append(value)
+            arrays.append(value)
         elif type(value) is Varying:
-            found += [part for part in value.values if isinstance(part, np.ndarray)]
-    return found
+            arrays += [part for part in value.values if isinstance(part, np.ndarray)]
+    return arrays

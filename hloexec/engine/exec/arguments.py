@@ -42,22 +42,22 @@ def device_arguments(computation: Computation, inputs: object, count: int) -> li
 
     `inputs` are in any of the forms of `values.Inputs`; one device's serve all.
     """
-    given = _rows(computation, inputs)
-    if len(given) not in (1, count):
+    per_device = _rows(computation, inputs)
+    if len(per_device) not in (1, count):
         raise InputError(
-            f"there must be one list of inputs per device, {count}, or a single one for all, but {len(given)} were "
-            "given"
+            f"there must be one list of inputs per device, {count}, or a single one for all, but "
+            f"{len(per_device)} were given"
         )
     if count == 1:
-        (values,) = given
-        found = _plain_leaves(computation.parameters, values)
-        if found is not None:
-            return found
-    known: dict[Any, list[Any]] = {}
+        (values,) = per_device
+        plain = _plain_leaves(computation.parameters, values)
+        if plain is not None:
+            return plain
+    leaves_by_identity: dict[Any, list[Any]] = {}
     rows = []
-    for device, values in enumerate(given):
+    for device, values in enumerate(per_device):
         try:
-            rows.append(_argument_leaves(computation, values, known))
+            rows.append(_argument_leaves(computation, values, leaves_by_identity))
         except InputError as error:
             raise InputError(f"device {device}: {error.message}" if count > 1 else error.message) from None
     return [of_positions(column) for column in zip(*rows, strict=True)] if len(rows) > 1 else rows[0]
@@ -69,23 +69,23 @@ def inputs_by_device(computation: Computation, inputs: object) -> list[list[Valu
 
     A list of lists holds values where all parameters are tuples and it fits them, else the inputs of devices.
     """
-    known: dict[int, Array] = {}
+    converted: dict[int, Array] = {}
     exact: dict[tuple[int, ElementType], Array] = {}
 
     def read(number: int, value: object) -> Value:
-        found: Value = as_value(value, f"input {number}", known)
+        array: Value = as_value(value, f"input {number}", converted)
         if number >= len(computation.parameters):
-            return found
+            return array
         parameter = computation.parameters[number]
-        if not isinstance(parameter.shape, ArrayShape) or not _is_of_other_integers(found, parameter.shape):
-            return found
+        if not isinstance(parameter.shape, ArrayShape) or not _is_of_other_integers(array, parameter.shape):
+            return array
         element_type = parameter.shape.element_type
-        key = id(found), element_type
+        key = id(array), element_type
         if key not in exact:
-            exact[key] = exact_integers(np.asarray(found), element_type, _named(number, parameter))
+            exact[key] = exact_integers(np.asarray(array), element_type, _named(number, parameter))
         return exact[key]
 
-    return [[read(number, value) for number, value in enumerate(given)] for given in _rows(computation, inputs)]
+    return [[read(number, value) for number, value in enumerate(row)] for row in _rows(computation, inputs)]
 
 
 def _is_of_other_integers(value: object, shape: ArrayShape) -> bool:
@@ -114,28 +114,28 @@ def _rows(computation: Computation, inputs: object) -> list[Sequence[Any]]:
     return [_row(computation, entry) for entry in inputs]
 
 
-def _row(computation: Computation, given: Sequence[Any] | Mapping[Any, Any]) -> Sequence[Any]:
+def _row(computation: Computation, argument: Sequence[Any] | Mapping[Any, Any]) -> Sequence[Any]:
     """One device's inputs as a value per parameter; as they were given where they are none."""
     if not _takes_trees(computation):
-        return _in_order(computation, given) if isinstance(given, Mapping) else given
-    if isinstance(given, Mapping):
-        found = None if _is_keyed(computation, given) else _values_of_tree(computation, given)
-        return _in_order(computation, given) if found is None else found
-    items = [item for item in given if type(item) is not np.ndarray and is_branch(item)]
+        return _in_order(computation, argument) if isinstance(argument, Mapping) else argument
+    if isinstance(argument, Mapping):
+        tree_values = None if _is_keyed(computation, argument) else _values_of_tree(computation, argument)
+        return _in_order(computation, argument) if tree_values is None else tree_values
+    items = [item for item in argument if type(item) is not np.ndarray and is_branch(item)]
     if not items:
-        return given
+        return argument
     # A list of numbers in place of an array is no tree.
     held = [leaf for item in items for _, leaf in tree_leaves(item)]
-    is_array = len(given) == len(computation.parameters) and all(type(leaf) in (bool, int, float) for leaf in held)
+    is_array = len(argument) == len(computation.parameters) and all(type(leaf) in (bool, int, float) for leaf in held)
     if is_array and len(held) != len(items):
-        return given
-    return _values_of_tree(computation, given) or given
+        return argument
+    return _values_of_tree(computation, argument) or argument
 
 
-def _values_of_tree(computation: Computation, given: Sequence[Any] | Mapping[Any, Any]) -> list[Any] | None:
+def _values_of_tree(computation: Computation, argument: Sequence[Any] | Mapping[Any, Any]) -> list[Any] | None:
     from hloexec.language.literals.trees import values_of_tree  # most runs are given arrays
 
-    return values_of_tree(computation, given)
+    return values_of_tree(computation, argument)
 
 
 def _takes_trees(computation: Computation) -> bool:
@@ -143,11 +143,11 @@ def _takes_trees(computation: Computation) -> bool:
     return not any(isinstance(shape, TupleShape) for shape in computation.parameter_shapes)
 
 
-def _is_keyed(computation: Computation, given: Mapping[Any, Any]) -> bool:
+def _is_keyed(computation: Computation, argument: Mapping[Any, Any]) -> bool:
     """Whether a key is the name or number of a parameter."""
     names = {parameter.name for parameter in computation.parameters}
-    texts = (key.removeprefix("%") if isinstance(key, str) else key for key in given)
-    return not given or any(not isinstance(key, str) or key in names or key.isdecimal() for key in texts)
+    texts = (key.removeprefix("%") if isinstance(key, str) else key for key in argument)
+    return not argument or any(not isinstance(key, str) or key in names or key.isdecimal() for key in texts)
 
 
 def _is_one_tree(computation: Computation, inputs: Sequence[Any]) -> bool:
@@ -173,13 +173,13 @@ def collected(computation: Computation, inputs: tuple[Any, ...]) -> Any:
             return [inputs]
         require_inputs(computation, inputs)
         return dict(enumerate(inputs))
-    (given,) = inputs
-    if isinstance(given, Mapping) or len(shapes) != 1:
-        are_trees = not isinstance(given, Mapping) and len(given) > 1 and _takes_trees(computation)
-        return [given] if are_trees and all(map(is_branch, given)) else given
+    (argument,) = inputs
+    if isinstance(argument, Mapping) or len(shapes) != 1:
+        are_trees = not isinstance(argument, Mapping) and len(argument) > 1 and _takes_trees(computation)
+        return [argument] if are_trees and all(map(is_branch, argument)) else argument
     is_tuple = isinstance(shapes[0], TupleShape)
-    is_value = len(given) != 1 or (is_tuple and not isinstance(given[0], (tuple, list, Mapping)))
-    return [inputs] if is_value or _is_nested_as(given, shapes[0]) else given
+    is_value = len(argument) != 1 or (is_tuple and not isinstance(argument[0], (tuple, list, Mapping)))
+    return [inputs] if is_value or _is_nested_as(argument, shapes[0]) else argument
 
 
 def _are_by_device(computation: Computation, inputs: Sequence[Any]) -> bool:
@@ -211,28 +211,28 @@ def _is_nested_as(value: Any, shape: Shape) -> bool:
 
 def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
     """The values of a mapping from parameters' names or numbers, in the order of the parameters."""
-    found = values_by_number(computation, inputs)
-    missing = [parameter.name for number, parameter in enumerate(computation.parameters) if number not in found]
+    by_number = values_by_number(computation, inputs)
+    missing = [parameter.name for number, parameter in enumerate(computation.parameters) if number not in by_number]
     if missing:
         raise InputError(f"inputs give no value for {listing(missing, 20)} of {computation.name}")
-    return [found[number] for number in range(len(found))]
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def values_by_number(computation: Computation, inputs: Mapping[Any, Any]) -> dict[int, Any]:
     """What a mapping from parameters' names or numbers holds, by number."""
-    found: dict[int, Any] = {}
+    by_number: dict[int, Any] = {}
     for number, value in zip(parameter_numbers(computation, inputs), inputs.values(), strict=True):
-        if number in found:
+        if number in by_number:
             raise InputError(f"inputs give parameter {number} ({computation.parameters[number].name}) twice")
-        found[number] = value
-    return found
+        by_number[number] = value
+    return by_number
 
 
 def _plain_leaves(parameters: Sequence[Instruction], inputs: Sequence[object]) -> list[Any] | None:
     """What `_argument_leaves` gives for arrays as parameters mostly take them; None where one is anything else."""
     if len(inputs) != len(parameters):
         return None
-    found = []
+    views = []
     for parameter, value in zip(parameters, inputs, strict=True):
         shape = parameter.shape
         if type(value) is not np.ndarray or type(shape) is not ArrayShape or shape.dynamic_dimensions:
@@ -243,21 +243,23 @@ def _plain_leaves(parameters: Sequence[Instruction], inputs: Sequence[object]) -
             return None
         view = value.view()
         view.flags.writeable = False
-        found.append(view)
-    return found
+        views.append(view)
+    return views
 
 
-def _argument_leaves(computation: Computation, inputs: Sequence[object], known: dict[Any, list[Any]]) -> list[Any]:
-    """`argument_leaves`; `known` are the leaves of values seen before, so that one object has one view."""
+def _argument_leaves(
+    computation: Computation, inputs: Sequence[object], leaves_by_identity: dict[Any, list[Any]]
+) -> list[Any]:
+    """`argument_leaves`; `leaves_by_identity` are the leaves of values seen before, so that one object has one view."""
     parameters = computation.parameters
     require_inputs(computation, inputs)
-    found: list[Any] = []
+    leaves: list[Any] = []
     for number, (parameter, value) in enumerate(zip(parameters, inputs, strict=True)):
         key = (number, _identity(value))
-        if key not in known:
-            known[key] = value_leaves(value, parameter.shape, _named(number, parameter))
-        found += known[key]
-    return found
+        if key not in leaves_by_identity:
+            leaves_by_identity[key] = value_leaves(value, parameter.shape, _named(number, parameter))
+        leaves += leaves_by_identity[key]
+    return leaves
 
 
 def require_inputs(computation: Computation, inputs: Sequence[object]) -> None:
@@ -272,22 +274,22 @@ def require_inputs(computation: Computation, inputs: Sequence[object]) -> None:
 
 def _identity(value: object) -> tuple[int, ...]:
     """Equal for values made of the same objects: their ids, and for a tuple its length below zero in front of them."""
-    found: list[int] = []
+    identities: list[int] = []
     stack = [value]
     while stack:
         current = stack.pop()
         if isinstance(current, (tuple, list)):
-            found.append(-1 - len(current))
+            identities.append(-1 - len(current))
             stack.extend(reversed(current))
         else:
-            found.append(id(current))
-    return tuple(found)
+            identities.append(id(current))
+    return tuple(identities)
 
 
-def value_leaves(value: object, shape: Shape, what: str) -> list[Any]:
-    """The leaves of one value as read-only views; InputError, which calls it `what`, where it is not of `shape`."""
-    found: list[Any] = []
-    stack: list[tuple[Any, Shape, str]] = [(value, shape, what)]
+def value_leaves(value: object, shape: Shape, subject: str) -> list[Any]:
+    """The leaves of one value as read-only views; InputError, which calls it `subject`, where it is not of `shape`."""
+    leaves: list[Any] = []
+    stack: list[tuple[Any, Shape, str]] = [(value, shape, subject)]
     while stack:
         current, declared, where = stack.pop()
         if isinstance(declared, TupleShape):
@@ -298,22 +300,22 @@ def value_leaves(value: object, shape: Shape, what: str) -> list[Any]:
             for i in reversed(range(len(current))):
                 stack.append((current[i], declared.elements[i], f"element {i} of {where}"))
         else:
-            found.append(_leaf(current, declared, where))
-    return found
+            leaves.append(_leaf(current, declared, where))
+    return leaves
 
 
-def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
+def _leaf(value: object, shape: ArrayShape | BufferShape, subject: str) -> Any:
     array_shape = shape.array_shape
     if not array_shape.is_array:
         if value is None or isinstance(value, Token):
             return TOKEN
-        raise InputError(f"{what} must be a token (or None), but {described(value)} was given")
-    array = _array(value, array_shape, what)
+        raise InputError(f"{subject} must be a token (or None), but {described(value)} was given")
+    array = _array(value, array_shape, subject)
     if _is_of_other_integers(array, array_shape):
-        array = exact_integers(array, array_shape.element_type, what)
+        array = exact_integers(array, array_shape.element_type, subject)
     if not fits(array, array_shape):
         advice = _conversion(array, array_shape)
-        raise InputError(f"{what} must be {_expected(array_shape)}, but {described(array)} was given{advice}")
+        raise InputError(f"{subject} must be {_expected(array_shape)}, but {described(array)} was given{advice}")
     # A single element is contiguous whatever its stride, but NumPy's functions look at the stride.
     is_plain = array.flags.c_contiguous and min(array.strides, default=0) >= 0
     view = array.view() if is_plain or lies_in_order(array) else row_major(array)
@@ -321,17 +323,17 @@ def _leaf(value: object, shape: ArrayShape | BufferShape, what: str) -> Any:
     return view
 
 
-def _array(value: object, shape: ArrayShape, what: str) -> Array:
+def _array(value: object, shape: ArrayShape, subject: str) -> Array:
     if is_foreign(value):
-        return cast(Array, as_value(value, what))
+        return cast(Array, as_value(value, subject))
     if isinstance(value, (np.ndarray, np.generic)):
         return np.asarray(value)
     if isinstance(value, (bool, int, float, complex)) and shape.rank == 0:
-        return _scalar(value, shape.element_type, what)
+        return _scalar(value, shape.element_type, subject)
     advice = ""
     if isinstance(value, (tuple, list)):
         advice = f"; numpy.array(…, {shape.element_type.storage.name!r}) makes an array of it"
-    raise InputError(f"{what} must be {_expected(shape)}, but {described(value)} was given{advice}")
+    raise InputError(f"{subject} must be {_expected(shape)}, but {described(value)} was given{advice}")
 
 
 def _conversion(array: Array, shape: ArrayShape) -> str:
@@ -340,10 +342,10 @@ def _conversion(array: Array, shape: ArrayShape) -> str:
     if not shape.element_type.is_floating or not shape.has_room_for(array.shape) or array.dtype == storage:
         return ""
     try:
-        given = element_type_of(array.dtype)
+        element_type = element_type_of(array.dtype)
     except KeyError:
         return ""
-    if not given.is_floating and not given.is_integral:
+    if not element_type.is_floating and not element_type.is_integral:
         return ""
     home = "numpy" if storage.isbuiltin == 1 else "ml_dtypes"
     return f"; array.astype({home}.{storage.name}) rounds it to {shape.element_type}"
@@ -362,21 +364,21 @@ _PYTHON_TYPES: dict[Kind, tuple[type, ...]] = {
 }
 
 
-def _scalar(value: bool | int | float | complex, element_type: ElementType, what: str) -> Array:
+def _scalar(value: bool | int | float | complex, element_type: ElementType, subject: str) -> Array:
     """A Python number as an array without dimensions."""
     kind = element_type.kind
     if type(value) not in _PYTHON_TYPES[kind]:
         names = " or ".join(entry.__name__ for entry in _PYTHON_TYPES[kind])
-        raise InputError(f"{what} must be {element_type}[] or a Python {names}, but is {value!r}")
+        raise InputError(f"{subject} must be {element_type}[] or a Python {names}, but is {value!r}")
     if element_type.is_integral and isinstance(value, int):
         low, high = element_type.integer_range
         if not low <= value <= high:
-            raise InputError(f"{what} must be {element_type}[], from {low} to {high}, but is {value}")
+            raise InputError(f"{subject} must be {element_type}[], from {low} to {high}, but is {value}")
         return np.asarray(value, element_type.compute).astype(element_type.storage)
     try:
         return _rounded(value, element_type)
     except OverflowError:
-        raise InputError(f"{what} must be {element_type}[], but {value} is beyond the range of floats") from None
+        raise InputError(f"{subject} must be {element_type}[], but {value} is beyond the range of floats") from None
 
 
 def _rounded(value: bool | int | float | complex, element_type: ElementType) -> Array:

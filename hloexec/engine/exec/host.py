@@ -110,10 +110,10 @@ def data_shape(step: Step) -> Shape:
 
 
 def _refuse_surplus(plan: Plan, infeed: Source | None, parties: Mapping[int, Any]) -> None:
-    known = sorted({transfer.channel for transfer in plan.host_transfers if transfer.channel is not None})
+    channels = sorted({transfer.channel for transfer in plan.host_transfers if transfer.channel is not None})
     for channel in parties:
-        if channel not in known or isinstance(channel, bool):
-            there = f"the channels are {', '.join(map(str, known))}" if known else "it has no such transfers"
+        if channel not in channels or isinstance(channel, bool):
+            there = f"the channels are {', '.join(map(str, channels))}" if channels else "it has no such transfers"
             raise InputError(
                 f"{argument('host_transfers')} names channel {channel!r}, through which {plan.computation.name} "
                 f"exchanges nothing with its host; {there}"

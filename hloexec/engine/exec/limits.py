@@ -128,7 +128,7 @@ def _reading(loop: Loop) -> str:
 def _shown(entry: tuple[str, Any]) -> str:
     name, value = entry
     if type(value) is Varying:
-        return f"{name} = {' or '.join(str(_text(each)) for each in value.values)}"
+        return f"{name} = {' or '.join(str(_text(part)) for part in value.values)}"
     return f"{name} = {_text(value)}"
 
 

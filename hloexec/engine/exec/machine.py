@@ -98,9 +98,9 @@ class Scheduler:
             groups.setdefault(key, []).append(position)
         parts = self._split_task(task, step, list(groups.values()))
         for part, (key, positions) in zip(parts, groups.items(), strict=True):
-            found = go_on(part, positions, key)
-            if found is not None:
-                self._ready.append(found)
+            new_task = go_on(part, positions, key)
+            if new_task is not None:
+                self._ready.append(new_task)
 
     def _split_task(self, task: Task, step: Step, groups: Sequence[Sequence[int]]) -> list[Task]:
         return task.split(step, groups)
@@ -365,10 +365,10 @@ class Machine(Scheduler):
             return self._run(task, step, flow.plan, arguments)
         assert isinstance(flow, While)
         if Varying in map(type, arguments) and self._may_run_loops_per_class():
-            found = parts_of_loop(frame.plan, step, task.devices, arguments)
-            if found is not None:
+            classes_and_parts = parts_of_loop(frame.plan, step, task.devices, arguments)
+            if classes_and_parts is not None:
                 arguments.clear()
-                return self._run_per_class(task, step, *found)
+                return self._run_per_class(task, step, *classes_and_parts)
         self._drop(task, step)
         return self._test_condition(task, step, Loop(flow, arguments))
 
@@ -392,12 +392,12 @@ class Machine(Scheduler):
             self._hold(step.results, results[number], part.devices)
 
         side_by_side(run, len(parts))
-        found = [combined(classes, values) for values in zip(*results, strict=True)]
+        combined_values = [combined(classes, values) for values in zip(*results, strict=True)]
         for part in parts:
             for value in results.pop(0):
                 self._each_class.freed(value, part.devices)
             del value
-        return self._complete(task, step, found)
+        return self._complete(task, step, combined_values)
 
     def _hold(self, slots: Sequence[int], values: Sequence[object], devices: Sequence[int]) -> None:
         """Count the values that devices hold for these slots."""

@@ -127,16 +127,16 @@ class Place:
         return tuple(scope.computation for scope, _ in self._activations())
 
     def _activations(self) -> list[tuple[Scope, Context | None]]:
-        found: list[tuple[Scope, Context | None]] = []
+        activations: list[tuple[Scope, Context | None]] = []
         scope: Scope | None = self._scope
         context = self._context
         while scope is not None:
-            found.append((scope, context))
+            activations.append((scope, context))
             scope = scope.parent
             if scope is None and context is not None:
                 scope, context = context.step.scope, context.parent
-        found.reverse()
-        return found
+        activations.reverse()
+        return activations
 
 
 @frozen(eq=False)
@@ -341,9 +341,9 @@ class Attached:
         event = Event(step.instruction, step.scope, context, devices, value, operands, seconds)
         leaves = None
         for controller in self._controllers:
-            found = controller.on_value(event)
-            if found is not None:
-                leaves = self._replacement(event, found)
+            replacement = controller.on_value(event)
+            if replacement is not None:
+                leaves = self._replacement(event, replacement)
                 event = attrs.evolve(event, value=unflatten(step.tree, dict(zip(step.results, leaves, strict=True))))
         for observer in self._instruction:
             observer.on_instruction(event)

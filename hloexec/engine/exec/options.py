@@ -37,14 +37,14 @@ class RunOptions(TypedDict, total=False):
     host_transfers: Sequence[Mapping[int, Source | Sink]] | None
 
 
-def resolve_options(function: str, given: Mapping[str, Any]) -> Options:
+def resolve_options(function: str, settings: Mapping[str, Any]) -> Options:
     """The options that a public function is given.
 
     TypeError, as Python has it for functions that list their keywords, where there is no option of a name; InputError
     where a value is wrong.
     """
-    for name in given:
+    for name in settings:
         if name not in RunOptions.__annotations__:
             hint = suggestion(name, RunOptions.__annotations__) or "; help(hloexec.run) lists the options of runs"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
-    return Options(**given) if given else DEFAULTS
+    return Options(**settings) if settings else DEFAULTS

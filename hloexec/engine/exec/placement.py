@@ -100,12 +100,12 @@ def place_arrays(plan: Plan) -> None:
 
 def _made(plan: Plan, arrays: _Arrays) -> list[list[int]] | None:
     """The numbers of the large arrays that each step makes; None where steps run plans that make some."""
-    found: list[list[int]] = []
+    per_step: list[list[int]] = []
     holds: dict[int, int] = {}
     for number, step in enumerate(plan.steps):
         sizes = [plan.slot_shapes[slot].byte_size for slot in step.results]
         made: list[int] = []
-        found.append(made)
+        per_step.append(made)
         if step.function is None and max(*sizes, step.extra_bytes, 0) >= LEAST_BYTES:
             return None
         is_view = _may_be_view(plan, step)
@@ -130,7 +130,7 @@ def _made(plan: Plan, arrays: _Arrays) -> list[list[int]] | None:
     for array, users in enumerate(arrays.users):
         if users:
             arrays.spans[array] = arrays.spans[array][0], len(plan.steps)
-    return found
+    return per_step
 
 
 def _may_be_view(plan: Plan, step: Step) -> bool:

@@ -386,9 +386,9 @@ class _Run:
         its steps where anything asks for that."""
         topology, attached, options = self.topology, self.attached, self.options
         hosts: list[Host] = []
-        if plan.host_transfers or any(party is not None for given in self.parties for party in given):
+        if plan.host_transfers or any(party is not None for peers in self.parties for party in peers):
             parties = self.parties or [[None] * topology.count] * 3
-            hosts = [connect(plan, *given) for given in zip(*parties, strict=True)]
+            hosts = [connect(plan, *peers) for peers in zip(*parties, strict=True)]
         is_watched = options.check or options.statistics is not None or self.limits is not None
         if not is_watched and not attached.see_instructions and not attached.see_progress:
             if plan.is_plain and topology.count == 1 and not hosts and not plan.communication:
@@ -403,11 +403,11 @@ class _Run:
         ).run
 
 
-def _require_statistics(given: object) -> None:
+def _require_statistics(argument: object) -> None:
     from hloexec.engine.exec.statistics import Statistics
 
-    if not isinstance(given, Statistics):
-        raise wrong("statistics", "a Statistics object, which the run fills in", given)
+    if not isinstance(argument, Statistics):
+        raise wrong("statistics", "a Statistics object, which the run fills in", argument)
 
 
 def _limits(options: Options) -> Limits | None:

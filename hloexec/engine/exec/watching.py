@@ -57,10 +57,10 @@ _known: WeakKeyDictionary[Plan, Shown] = WeakKeyDictionary()
 
 def shown(plan: Plan) -> Shown:
     """What is shown of a plan; worked out once."""
-    found = _known.get(plan)
-    if found is None:
-        found = _known[plan] = _shown(plan)
-    return found
+    shown_plan = _known.get(plan)
+    if shown_plan is None:
+        shown_plan = _known[plan] = _shown(plan)
+    return shown_plan
 
 
 def _shown(plan: Plan) -> Shown:
@@ -190,13 +190,13 @@ class WatchedMachine(Machine):
             entry = task.frames[0]
             self._attached.progress(entry.begun, len(entry.plan.steps), step.instruction, iteration)
         self._require_unrolled(plan)
-        given = list(arguments) if self._attached.see_instructions else []
+        shown_arguments = list(arguments) if self._attached.see_instructions else []
         super()._push(task, plan, arguments, step, loop)
         if self._attached.see_instructions:
             frame = task.frames[-1]
             frame.remaining = iter(shown(plan).steps)
             # Parameters are shown that nothing reads.
-            for slot, value in zip(plan.parameters, given, strict=True):
+            for slot, value in zip(plan.parameters, shown_arguments, strict=True):
                 frame.slots[slot] = value
             self._show(task)
 
@@ -230,10 +230,10 @@ class WatchedMachine(Machine):
             return super()._test_condition(task, step, loop)
         frame = task.frames[-1]
         while all(isinstance(value, np.ndarray) for value in loop.state):
-            found = observer.on_loop(LoopState(step, frame.context, task.devices, loop.state, loop.iteration))
-            if found is None:
+            jump = observer.on_loop(LoopState(step, frame.context, task.devices, loop.state, loop.iteration))
+            if jump is None:
                 break
-            loop.state, loop.iteration = found[0], loop.iteration + found[1]
+            loop.state, loop.iteration = jump[0], loop.iteration + jump[1]
             if self._attached.see_progress and len(task.frames) == 1:
                 self._attached.progress(frame.begun, len(frame.plan.steps), step.instruction, loop.iteration)
         return super()._test_condition(task, step, loop)
@@ -416,5 +416,5 @@ def check_results(plan: Plan, step: Step, slots: list[Any]) -> None:
         for value in slots[slot].values if type(slots[slot]) is Varying else (slots[slot],):
             if fits(value, shape):
                 continue
-            given = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise EvaluationError(f"the kernel returned {given} as result {number}, where the shape is {shape}")
+            description = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise EvaluationError(f"the kernel returned {description} as result {number}, where the shape is {shape}")

@@ -72,9 +72,9 @@ def random_inputs(
         raise InputError(f"unknown distribution {distribution!r}; the distributions are {', '.join(DISTRIBUTIONS)}")
     chosen = module.entry if computation is None else named_computation(module, computation)
     require_memory(chosen)
-    given = {} if ranges is None else ranges_of(chosen, ranges)
+    bounds = {} if ranges is None else ranges_of(chosen, ranges)
     with nullcontext() if verify else explained(module):
-        return _random_values(module, chosen, seed, distribution, given)
+        return _random_values(module, chosen, seed, distribution, bounds)
 
 
 def _random_values(

@@ -87,21 +87,21 @@ def ranges_of(computation: Computation, ranges: object) -> dict[int, Range]:
     """The ranges by parameter; `ranges` maps parameters' numbers or names to pairs of numbers."""
     if not isinstance(ranges, Mapping):
         raise wrong("ranges", "a mapping from parameters to pairs of numbers", ranges)
-    found: dict[int, Range] = {}
+    ranges_by_number: dict[int, Range] = {}
     for number, pair in zip(parameter_numbers(computation, ranges), ranges.values(), strict=True):
-        if number in found:
+        if number in ranges_by_number:
             raise InputError(f"parameter {number} is given two ranges")
-        found[number] = _range(f"the range of parameter {number}", pair)
-    return found
+        ranges_by_number[number] = _range(f"the range of parameter {number}", pair)
+    return ranges_by_number
 
 
-def _range(what: str, pair: object) -> Range:
+def _range(subject: str, pair: object) -> Range:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(map(_is_number, pair)):
-        raise wrong(what, "a pair of finite numbers", pair)
+        raise wrong(subject, "a pair of finite numbers", pair)
     low, high = pair
     if low > high:
-        raise InputError(f"{what} must not end below its start, but is {low} to {high}")
-    return Range(low, high, f"{what}, {low} to {high},")
+        raise InputError(f"{subject} must not end below its start, but is {low} to {high}")
+    return Range(low, high, f"{subject}, {low} to {high},")
 
 
 def _is_number(value: object) -> bool:
@@ -112,8 +112,8 @@ def _is_number(value: object) -> bool:
 
 def layout_of(use: Use, demand: Demand = ANYTHING) -> Columns | None:
     """The columns that a demand on an elementwise result tells apart, or else the bounds of an operand."""
-    known = (demand.columns, *(bounds.columns for bounds in use.bounds))
-    return next((columns for columns in known if columns is not None), None)
+    candidates = (demand.columns, *(bounds.columns for bounds in use.bounds))
+    return next((columns for columns in candidates if columns is not None), None)
 
 
 def by_column(use: Use, demand: Demand = ANYTHING) -> Iterator[Use]:
@@ -138,19 +138,21 @@ def on_columns(use: Use, demand: Demand, rule: Callable[[Use, Demand], Demanded]
         yield from rule(use, demand)
         return
     ends = demand.ends_in(layout)
-    found: list[dict[int, Demand]] = []
+    asked_by_column: list[dict[int, Demand]] = []
     for part, (low, high) in zip(by_column(use, demand), ends, strict=True):
         asked: dict[int, Demand] = {}
         for number, wanted in rule(part, attrs.evolve(demand, low=low, high=high, columns=None)):
             asked[number] = asked[number].merge(wanted) if number in asked else wanted
-        found.append(asked)
-    for number in sorted({number for asked in found for number in asked}):
-        all_asked = [asked.get(number, ANYTHING) for asked in found]
-        first = next(asked[number] for asked in found if number in asked)
+        asked_by_column.append(asked)
+    for number in sorted({number for asked in asked_by_column for number in asked}):
+        all_asked = [asked.get(number, ANYTHING) for asked in asked_by_column]
+        first = next(asked[number] for asked in asked_by_column if number in asked)
         choices = (
-            None if any(each.choices is None for each in all_asked) else max(each.choices or 0 for each in all_asked)
+            None
+            if any(column_demand.choices is None for column_demand in all_asked)
+            else max(column_demand.choices or 0 for column_demand in all_asked)
         )
-        pairs = tuple((each.low, each.high) for each in all_asked)
+        pairs = tuple((column_demand.low, column_demand.high) for column_demand in all_asked)
         yield number, attrs.evolve(first, choices=choices).with_columns(Columns(layout.stride, pairs))
 
 
@@ -200,17 +202,17 @@ class _Analysis:
         for instruction in computation:
             operands = [frame.bounds[name] for name in instruction.operands if name in frame.bounds]
             if len(operands) < len(instruction.operands):
-                found = opaque_bounds(instruction.shape)
+                leaf_bounds = opaque_bounds(instruction.shape)
             elif role_of(instruction) is Role.PARAMETER:
-                found = arguments[instruction.attributes.number]
+                leaf_bounds = arguments[instruction.attributes.number]
             else:
                 callees = () if depth >= _DEEPEST_CALL else self._callees(instruction, operands, depth)
                 if callees:
                     frame.callees[instruction.name] = callees
-                found = self._bounds(computation, instruction, operands, callees)
-            if len(found) != leaf_count(instruction.shape):
-                found = opaque_bounds(instruction.shape)
-            frame.bounds[instruction.name] = found
+                leaf_bounds = self._bounds(computation, instruction, operands, callees)
+            if len(leaf_bounds) != leaf_count(instruction.shape):
+                leaf_bounds = opaque_bounds(instruction.shape)
+            frame.bounds[instruction.name] = leaf_bounds
         return frame
 
     def _callees(self, instruction: Instruction, operands: list[LeafBounds], depth: int) -> tuple[Scope, ...]:
@@ -296,7 +298,7 @@ def _with_columns(use: Use, found: Bounds) -> Bounds:
     elif is_elementwise(use.instruction):
         parts = [_result_bounds(part) for part in by_column(use)]
         columns = (
-            Columns(layout.stride, tuple((each.low, each.high) for each in parts))
+            Columns(layout.stride, tuple((column_bounds.low, column_bounds.high) for column_bounds in parts))
             if (layout := layout_of(use))
             else None
         )

@@ -42,33 +42,33 @@ class _Tracing:
         """The demands on a computation's parameters, given those on its result."""
         key = (id(frame), result, is_condition)
         if key not in self._known:
-            found = _Demanded(frame, is_condition)
-            found.add(frame.computation.root, 0, result)
+            demands = _Demanded(frame, is_condition)
+            demands.add(frame.computation.root, 0, result)
             for instruction in reversed(frame.computation.instructions):
-                self._trace(instruction, found)
-            self._known[key] = tuple(found.of(parameter) for parameter in frame.computation.parameters)
+                self._trace(instruction, demands)
+            self._known[key] = tuple(demands.of(parameter) for parameter in frame.computation.parameters)
         return self._known[key]
 
-    def _trace(self, instruction: Instruction, found: _Demanded) -> None:
+    def _trace(self, instruction: Instruction, demanded: _Demanded) -> None:
         """Hand the demands on an instruction's result, and those it makes itself, on to its operands."""
-        computation = found.frame.computation
+        computation = demanded.frame.computation
         if not instruction.operands or any(name not in computation.by_name for name in instruction.operands):
             return
         operands = computation.operands_of(instruction)
-        demands = found.of(instruction)
-        if instruction.name in found.frame.callees:
-            self._trace_call(instruction, operands, demands, found)
-        if not _hand_over(instruction, operands, demands, found):
-            self._apply_rules(instruction, operands, demands, found)
+        demands = demanded.of(instruction)
+        if instruction.name in demanded.frame.callees:
+            self._trace_call(instruction, operands, demands, demanded)
+        if not _hand_over(instruction, operands, demands, demanded):
+            self._apply_rules(instruction, operands, demands, demanded)
 
     def _apply_rules(
-        self, instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded
+        self, instruction: Instruction, operands: Sequence[Instruction], demands: Demands, demanded: _Demanded
     ) -> None:
         shapes = tuple(operand.shape for operand in operands if isinstance(operand.shape, ArrayShape))
         if len(shapes) != len(operands):
             return
-        bounds = tuple(found.frame.bounds[operand.name][0] for operand in operands)
-        use = Use(instruction, shapes, bounds, self._module, found.is_condition, tuple(operands))
+        bounds = tuple(demanded.frame.bounds[operand.name][0] for operand in operands)
+        use = Use(instruction, shapes, bounds, self._module, demanded.is_condition, tuple(operands))
         traits = traits_of(instruction)
         made: list[tuple[int, Demand]] = []
         if len(demands) == 1 and demands[0] != ANYTHING:
@@ -79,33 +79,33 @@ class _Tracing:
         if traits.demands is not None:
             made += _own_demands(use)
         made += _contraction_demands(use)
-        made += _extent_demands(use, found.frame.computation)
+        made += _extent_demands(use, demanded.frame.computation)
         for number, demand in made:
             if number < len(operands):
-                found.add(operands[number], 0, (demand,))
+                demanded.add(operands[number], 0, (demand,))
 
     def _trace_call(
-        self, instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded
+        self, instruction: Instruction, operands: Sequence[Instruction], demands: Demands, demanded: _Demanded
     ) -> None:
-        callees, is_condition = found.frame.callees[instruction.name], found.is_condition
+        callees, is_condition = demanded.frame.callees[instruction.name], demanded.is_condition
         match role_of(instruction):
             case Role.WHILE:
                 condition, body = callees
-                found.add(operands[0], 0, self.parameters(condition, (ANYTHING,), is_condition=True)[0])
-                found.add(operands[0], 0, self.parameters(body, demands, is_condition=is_condition)[0])
-                found.add(operands[0], 0, demands)
+                demanded.add(operands[0], 0, self.parameters(condition, (ANYTHING,), is_condition=True)[0])
+                demanded.add(operands[0], 0, self.parameters(body, demands, is_condition=is_condition)[0])
+                demanded.add(operands[0], 0, demands)
                 return
             case Role.CONDITIONAL:
-                found.add(operands[0], 0, (Demand(0, len(callees) - 1, is_defined_beyond=True),))
+                demanded.add(operands[0], 0, (Demand(0, len(callees) - 1, is_defined_beyond=True),))
                 for branch, operand in zip(callees, operands[1:], strict=False):
-                    found.add(operand, 0, self.parameters(branch, demands, is_condition=is_condition)[0])
+                    demanded.add(operand, 0, self.parameters(branch, demands, is_condition=is_condition)[0])
                 return
             case Role.ASYNC_START if isinstance(instruction.shape, TupleShape):
                 offset = instruction.shape.leaf_offsets[1]
                 demands = demands[offset : offset + leaf_count(callees[0].computation.result_shape)]
         wanted = self.parameters(callees[0], demands, is_condition=is_condition)
         for operand, demand in zip(operands, wanted, strict=False):
-            found.add(operand, 0, demand)
+            demanded.add(operand, 0, demand)
 
 
 class _Demanded:
@@ -121,12 +121,12 @@ class _Demanded:
 
     def add(self, instruction: Instruction, offset: int, demands: Demands) -> None:
         """Merge demands into those on the leaves from `offset` on."""
-        known = self._demands.setdefault(instruction.name, [ANYTHING] * leaf_count(instruction.shape))
-        for i, demand in enumerate(demands[: len(known) - offset], offset):
-            merged = known[i].merge(demand)
-            if _meet_in_a_point(known[i], demand) and _is_float(instruction.shape, i):
-                merged = attrs.evolve(merged, low=known[i].low, high=known[i].high)
-            known[i] = merged
+        leaf_demands = self._demands.setdefault(instruction.name, [ANYTHING] * leaf_count(instruction.shape))
+        for i, demand in enumerate(demands[: len(leaf_demands) - offset], offset):
+            merged = leaf_demands[i].merge(demand)
+            if _meet_in_a_point(leaf_demands[i], demand) and _is_float(instruction.shape, i):
+                merged = attrs.evolve(merged, low=leaf_demands[i].low, high=leaf_demands[i].high)
+            leaf_demands[i] = merged
 
 
 def _asked_of_operands(use: Use, demand: Demand) -> Demanded:
@@ -172,21 +172,25 @@ def _extent_demands(use: Use, computation: Computation) -> Demanded:
 def _sizes_of(computation: Computation, instruction: Instruction) -> frozenset[str]:
     """The values that decide on the runtime sizes of a value: scalars that are given to it or to what it is made of as
     sizes, and what is of such sizes but not made of others."""
-    found: set[str] = set()
+    names: set[str] = set()
     seen, waiting = {instruction.name}, [instruction]
     while waiting:
         one = waiting.pop()
         operands = computation.operands_of(one)
-        dynamic = [each for each in operands if isinstance(each.shape, ArrayShape) and each.shape.dynamic_dimensions]
+        dynamic = [
+            operand
+            for operand in operands
+            if isinstance(operand.shape, ArrayShape) and operand.shape.dynamic_dimensions
+        ]
         sized = is_elementwise(one) or traits_of(one).moves is not None
-        scalars = [] if is_elementwise(one) else [each.name for each in operands if each.shape == _SIZE]
-        found.update(scalars if sized else ())
+        scalars = [] if is_elementwise(one) else [operand.name for operand in operands if operand.shape == _SIZE]
+        names.update(scalars if sized else ())
         if not scalars and not (sized and dynamic):
-            found.add(one.name)
-        fresh = [each for each in dynamic if sized and each.name not in seen]
-        seen.update(each.name for each in fresh)
+            names.add(one.name)
+        fresh = [operand for operand in dynamic if sized and operand.name not in seen]
+        seen.update(operand.name for operand in fresh)
         waiting += fresh
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _as_lenient(wanted: Demand, demand: Demand) -> Demand:
@@ -214,44 +218,46 @@ def _meet_in_a_point(one: Demand, other: Demand) -> bool:
 
 
 def _is_float(shape: Shape, leaf: int) -> bool:
-    found = flat_shapes(shape)[leaf]
-    return isinstance(found, ArrayShape) and found.element_type.is_inexact
+    leaf_shape = flat_shapes(shape)[leaf]
+    return isinstance(leaf_shape, ArrayShape) and leaf_shape.element_type.is_inexact
 
 
-def _distribute(demands: Demands, operands: Sequence[Instruction], found: _Demanded) -> None:
+def _distribute(demands: Demands, operands: Sequence[Instruction], demanded: _Demanded) -> None:
     """Hand demands on to operands whose leaves, one operand after the other, they begin with."""
     if sum(leaf_count(operand.shape) for operand in operands) > len(demands):
         return
     offset = 0
     for operand in operands:
         count = leaf_count(operand.shape)
-        found.add(operand, 0, demands[offset : offset + count])
+        demanded.add(operand, 0, demands[offset : offset + count])
         offset += count
 
 
-def _hand_over(instruction: Instruction, operands: Sequence[Instruction], demands: Demands, found: _Demanded) -> bool:
+def _hand_over(
+    instruction: Instruction, operands: Sequence[Instruction], demands: Demands, demanded: _Demanded
+) -> bool:
     """Trace through an instruction that forwards its operands, or parts of them; False for anything else."""
     traits = traits_of(instruction)
     match role_of(instruction):
         case Role.GET_TUPLE_ELEMENT:
-            found.add(operands[0], _leaf_at(operands[0].shape, (instruction.attributes.index,)), demands)
+            demanded.add(operands[0], _leaf_at(operands[0].shape, (instruction.attributes.index,)), demands)
         case Role.PART:
-            found.add(operands[0], _leaf_at(operands[0].shape, traits.part), demands)
+            demanded.add(operands[0], _leaf_at(operands[0].shape, traits.part), demands)
         case Role.FORWARD:
-            found.add(operands[0], 0, demands)
-        case Role.CUSTOM_CALL if names := forwarded_names(found.frame.computation, instruction):
-            _distribute(demands, [found.frame.computation.by_name[name] for name in names], found)
+            demanded.add(operands[0], 0, demands)
+        case Role.CUSTOM_CALL if names := forwarded_names(demanded.frame.computation, instruction):
+            _distribute(demands, [demanded.frame.computation.by_name[name] for name in names], demanded)
         case Role.COPY_START:
-            found.add(operands[0], 0, demands[: leaf_count(operands[0].shape)])
+            demanded.add(operands[0], 0, demands[: leaf_count(operands[0].shape)])
         case Role.ASYNC_START:
             pass  # traced through the computation that it calls
         case _ if traits.begins and isinstance(instruction.shape, TupleShape):
             first, last = instruction.shape.leaf_offsets[1:3]
-            _distribute(tuple(demand.with_columns(None) for demand in demands[first:last]), operands, found)
+            _distribute(tuple(demand.with_columns(None) for demand in demands[first:last]), operands, demanded)
         case Role.TUPLE:
-            _distribute(demands, operands, found)
+            _distribute(demands, operands, demanded)
         case _ if traits.is_leafwise:
-            _distribute(tuple(demand.with_columns(None) for demand in demands), operands, found)
+            _distribute(tuple(demand.with_columns(None) for demand in demands), operands, demanded)
         case _:
             return False
     return True

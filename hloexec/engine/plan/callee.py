@@ -170,16 +170,16 @@ _Call: TypeAlias = tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ..
 def _direct_calls(plan: Plan) -> list[_Call] | None:
     """The calls of a plan that computes element by element from scalars that depend on its parameters, and from nothing
     else; None of others."""
-    known = {slot for slot in plan.parameters if not plan.slot_shapes[slot].array_shape.rank}
+    scalars = {slot for slot in plan.parameters if not plan.slot_shapes[slot].array_shape.rank}
     calls: list[_Call] = []
     for step, rule, dead in _Program(plan).steps:
         is_elementwise = isinstance(rule, partial) and rule.func is _elementwise
-        if not is_elementwise or not step.operands or not known.issuperset(step.operands) or step.result == NO_SLOT:
+        if not is_elementwise or not step.operands or not scalars.issuperset(step.operands) or step.result == NO_SLOT:
             return None
-        known.add(step.result)
+        scalars.add(step.result)
         assert step.function is not None
         calls.append((step.function, step.operands, step.result, dead))
-    return calls if known.issuperset(plan.results) else None
+    return calls if scalars.issuperset(plan.results) else None
 
 
 # How a step runs on a batch
@@ -289,9 +289,9 @@ def _elements(value: object, elements: Array, batch: tuple[int, ...], rank: int)
 
 def _all_plans(plan: Plan) -> list[Plan]:
     """A plan and those that its program runs; UnsupportedError where they communicate."""
-    found = [plan]
+    plans = [plan]
     seen = {id(plan)}
-    for outer in found:
+    for outer in plans:
         for step in outer.program:
             if isinstance(step.flow, COMMUNICATION):
                 raise UnsupportedError(
@@ -300,6 +300,6 @@ def _all_plans(plan: Plan) -> list[Plan]:
                     "no order"
                 )
             inner = [entry for entry in inner_plans(step.flow) if id(entry) not in seen]
-            found += inner
+            plans += inner
             seen.update(map(id, inner))
-    return found
+    return plans

@@ -48,8 +48,8 @@ def leaves(tree: SlotTree) -> tuple[int, ...]:
     """The slots of a tree, depth first."""
     if isinstance(tree, int):
         return (tree,)
-    found = tuple([branch for branch in tree if isinstance(branch, int)])
-    return found if len(found) == len(tree) else tuple(flat(tree))
+    slots = tuple([branch for branch in tree if isinstance(branch, int)])
+    return slots if len(slots) == len(tree) else tuple(flat(tree))
 
 
 def map_tree(tree: SlotTree, leaf: Callable[[int], T]) -> Nested[T]:
@@ -97,8 +97,8 @@ def float_types(shape: Shape) -> tuple[ElementType | None, ...]:
     """The element types of a shape's leaves; None for those that are no floats."""
     if isinstance(shape, ArrayShape):
         return (shape.element_type if shape.element_type.is_floating else None,)
-    found = (leaf.array_shape.element_type for leaf in flat_shapes(shape))
-    return tuple(entry if entry.is_floating else None for entry in found)
+    types = (leaf.array_shape.element_type for leaf in flat_shapes(shape))
+    return tuple(entry if entry.is_floating else None for entry in types)
 
 
 def needs_conversion(shapes: Sequence[Leaf], types: Sequence[ElementType | None]) -> bool:
@@ -166,8 +166,8 @@ class Conversion(Kernel):
 
 
 def _converted_leaves(types: tuple[ElementType | None, ...], is_array: bool, *leaves: object) -> Any:
-    found = tuple(map(converted, leaves, types))
-    return found[0] if is_array else found
+    leaves_converted = tuple(map(converted, leaves, types))
+    return leaves_converted[0] if is_array else leaves_converted
 
 
 @frozen(eq=False)

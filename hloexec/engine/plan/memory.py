@@ -36,8 +36,8 @@ class Spread:
 
     def counts(self, plan: Plan) -> list[int]:
         """How many values each slot holds."""
-        known = self.by_plan.get(id(plan))
-        return [1] * len(plan.slot_shapes) if known is None else [max(classes) + 1 for classes in known]
+        slot_classes = self.by_plan.get(id(plan))
+        return [1] * len(plan.slot_shapes) if slot_classes is None else [max(classes) + 1 for classes in slot_classes]
 
     def factor(self, plan: Plan) -> float:
         """How many times as many bytes all devices hold as one does, within a plan."""
@@ -71,9 +71,9 @@ class _Following:
     def join(self, plan: Plan, taken: Iterable[int], classes: Iterable[Classes]) -> None:
         """Make slots at least as fine as these classes."""
         slots = self.slots(plan)
-        for slot, found in zip(taken, classes, strict=True):
-            if found != slots[slot]:
-                finer = joined((slots[slot], found))[0]
+        for slot, partition in zip(taken, classes, strict=True):
+            if partition != slots[slot]:
+                finer = joined((slots[slot], partition))[0]
                 if finer != slots[slot]:
                     slots[slot] = finer
                     self.changed = True
@@ -212,13 +212,13 @@ class _Liveness:
         """
         drops = Counter(self.buffer[slot] for slot in step.dead)
         free = {buffer for buffer, count in drops.items() if self.users[buffer] == count and self.sizes[buffer]}
-        found, dead = [], set(step.dead)
+        byte_counts, dead = [], set(step.dead)
         for slot in step.operands:
             buffer = self.buffer[slot]
             is_free = slot in dead and buffer in free
             free.discard(buffer)
-            found.append(min(self.sizes[buffer], self.declared[slot]) if is_free else 0)
-        return found
+            byte_counts.append(min(self.sizes[buffer], self.declared[slot]) if is_free else 0)
+        return byte_counts
 
 
 def annotate_peaks_within(plan: Plan) -> None:
@@ -301,20 +301,20 @@ def _flow_bytes(step: Step, dying: Sequence[int], *, is_nested: bool) -> int:
 
 
 def _beyond(callee: Plan, dying: Sequence[int], *, is_nested: bool) -> int:
-    known = callee.peaks_by_ownership
+    peaks = callee.peaks_by_ownership
     pattern = tuple(freed > 0 for freed in dying)
-    if pattern not in known:
-        if is_nested or len(known) >= _OWNERSHIP_PATTERNS:
-            return known[(False,) * len(pattern)]
-        known[pattern], _ = _peak(callee, pattern, is_nested=True)
-    return known[pattern] - sum(dying)
+    if pattern not in peaks:
+        if is_nested or len(peaks) >= _OWNERSHIP_PATTERNS:
+            return peaks[(False,) * len(pattern)]
+        peaks[pattern], _ = _peak(callee, pattern, is_nested=True)
+    return peaks[pattern] - sum(dying)
 
 
 def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> list[str]:
     """The largest values that are alive at a plan's peak, in words."""
-    found: list[str] = []
+    lines: list[str] = []
     if where is None:
-        return found
+        return lines
     liveness = _Liveness(plan, [False] * len(plan.parameters), spread)
     counts = [1] * len(plan.slot_shapes) if spread is None else spread.counts(plan)
     origin: dict[int, Step] = {}
@@ -333,17 +333,17 @@ def _largest_buffers(plan: Plan, where: Step | None, spread: Spread | None) -> l
     for size, slot in sorted(sizes, reverse=True)[:_LISTED]:
         step = origin[slot]
         times = f"{counts[slot]} × " if counts[slot] > 1 else ""
-        found.append(
+        lines.append(
             f"  {byte_text(size):>10}  {times}{plan.slot_shapes[slot]} of %{step.instruction.name} in "
             f"{step.scope.computation.name}"
         )
     if where.flow is not None and where.extra_bytes:
-        found.append(
+        lines.append(
             f"  {byte_text(where.extra_bytes):>10}  within %{where.instruction.name} in {where.scope.computation.name}"
         )
     elif where.extra_bytes:
-        found.append(f"  {byte_text(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
-    return found
+        lines.append(f"  {byte_text(where.extra_bytes):>10}  temporaries of %{where.instruction.name}")
+    return lines
 
 
 def _copied_results(plan: Plan) -> list[str]:

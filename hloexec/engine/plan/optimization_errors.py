@@ -13,13 +13,13 @@ from typing import Any
 from hloexec.errors import OptimizationWarning, warn
 
 
-def warn_of_failure(what: str, error: BaseException) -> None:
-    """Warn that an optimization has failed; `what` says which, as a clause. What a signal handler raised is no failure,
-    and is raised again."""
+def warn_of_failure(subject: str, error: BaseException) -> None:
+    """Warn that an optimization has failed; `subject` says which, as a clause. What a signal handler raised is no
+    failure, and is raised again."""
     if is_of_signal_handler(error):
         raise error
     warn(
-        f"{what} failed ({type(error).__name__}: {error}); the run goes on without this optimization, with the same "
+        f"{subject} failed ({type(error).__name__}: {error}); the run goes on without this optimization, with the same "
         "result. Please report this with the module: it is a fault of hloexec",
         OptimizationWarning,
     )

@@ -180,13 +180,13 @@ def run_passes(plan: Plan, options: Options, *, is_scheduled: bool) -> Plan:
 def _guarded(entry: _Pass, plan: Plan, options: Options) -> Plan:
     """The plan after a pass, or as it was where the pass fails."""
     try:
-        found = entry.run(plan, options)
+        optimized = entry.run(plan, options)
         for check in CHECKS:
-            check(found, plan)
+            check(optimized, plan)
     except Exception as error:
         warn_of_failure(f"the pass {entry.name!r} on computation {plan.computation.name}", error)
         return plan
-    return found
+    return optimized
 
 
 _INLINED_STEPS = 4096
@@ -366,8 +366,8 @@ class Planner:
             warn(f"constants that the text elides are taken as {choice}: {names}")
 
 
-def _supplied(given: object, shape: Leaf, name: str) -> Any:
-    value = as_array(given) if is_foreign(given) else given
+def _supplied(argument: object, shape: Leaf, name: str) -> Any:
+    value = as_array(argument) if is_foreign(argument) else argument
     array_shape = shape.array_shape
     storage = array_shape.element_type.storage
     if isinstance(value, np.ndarray) and value.dtype.type is np.void and storage.isbuiltin != 1:
@@ -378,8 +378,8 @@ def _supplied(given: object, shape: Leaf, name: str) -> Any:
         or value.dtype != array_shape.element_type.storage
         or value.shape != array_shape.dimensions
     ):
-        given = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"the value for the elided constant %{name} must be an array {shape}, but is {given}")
+        argument = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"the value for the elided constant %{name} must be an array {shape}, but is {argument}")
     view = value.view() if lies_in_order(value) else row_major(value)
     view.flags.writeable = False
     return view

@@ -72,19 +72,19 @@ class Program:
 
     def schedule(self, computation: Computation) -> list[Instruction]:
         """The instructions of a computation that run, in order."""
-        known = self._schedules.get(computation.name)
-        if known is None:
-            known = schedule(computation, self._effectful, is_scheduled=self.module.is_scheduled)
-            self._schedules[computation.name] = known
-        return known
+        instructions = self._schedules.get(computation.name)
+        if instructions is None:
+            instructions = schedule(computation, self._effectful, is_scheduled=self.module.is_scheduled)
+            self._schedules[computation.name] = instructions
+        return instructions
 
     def calling(self, computation: Computation) -> list[Instruction]:
         """Those of the instructions of a computation that run which name computations."""
-        known = self._calling.get(computation.name)
-        if known is None:
-            known = [entry for entry in self.schedule(computation) if computation_names(entry.attributes)]
-            self._calling[computation.name] = known
-        return known
+        instructions = self._calling.get(computation.name)
+        if instructions is None:
+            instructions = [entry for entry in self.schedule(computation) if computation_names(entry.attributes)]
+            self._calling[computation.name] = instructions
+        return instructions
 
     @cached_property
     def live_computations(self) -> list[Computation]:
@@ -97,17 +97,17 @@ class Program:
         return self._reached(branches=False)
 
     def _reached(self, *, branches: bool) -> dict[str, Computation]:
-        found = {self.entry.name: self.entry}
+        computations = {self.entry.name: self.entry}
         pending = [self.entry]
         while pending:
             for instruction in self.calling(pending.pop()):
                 if not branches and role_of(instruction) is Role.CONDITIONAL:
                     continue
                 for name in computation_names(instruction.attributes):
-                    if name not in found:
-                        found[name] = computation_named(self.module, name, instruction)
-                        pending.append(found[name])
-        return found
+                    if name not in computations:
+                        computations[name] = computation_named(self.module, name, instruction)
+                        pending.append(computations[name])
+        return computations
 
     @cached_property
     def opcodes(self) -> frozenset[str]:
@@ -172,21 +172,23 @@ def remedy_for(missing: Sequence[Requirement]) -> str | None:
 
 
 def _missing(program: Program, numerics: NumericsPolicy = REFERENCE) -> list[Requirement]:
-    found: dict[tuple[str, str, str | None], Requirement] = {}
+    requirements: dict[tuple[str, str, str | None], Requirement] = {}
     plain = program.plain_opcodes
     for computation in program.live_computations:
         for instruction in program.schedule(computation):
             if instruction.opcode in plain:
                 continue
             for key in needs_of(program.module, computation, instruction, numerics):
-                known = found.get(key)
+                requirement = requirements.get(key)
                 is_conditional = computation.name not in program.certain_computations
-                if known is None:
-                    found[key] = Requirement(*key, 1, computation.name, instruction.name, is_conditional)
+                if requirement is None:
+                    requirements[key] = Requirement(*key, 1, computation.name, instruction.name, is_conditional)
                 else:
-                    is_conditional = is_conditional and known.is_conditional
-                    found[key] = attrs.evolve(known, count=known.count + 1, is_conditional=is_conditional)
-    return list(found.values())
+                    is_conditional = is_conditional and requirement.is_conditional
+                    requirements[key] = attrs.evolve(
+                        requirement, count=requirement.count + 1, is_conditional=is_conditional
+                    )
+    return list(requirements.values())
 
 
 def call_reason(

@@ -33,10 +33,10 @@ _MOST_MOVED = 8
 
 def computation_named(module: Module, name: str, instruction: Instruction) -> Computation:
     """A computation that an instruction calls; VerificationError where it has none of that name."""
-    found = module.by_name.get(name)
-    if found is None:
+    computation = module.by_name.get(name)
+    if computation is None:
         raise VerificationError(f"module {module.name} has no computation {name}, which %{instruction.name} calls")
-    return found
+    return computation
 
 
 def callees_first(module: Module, entry: Computation) -> list[Computation]:
@@ -54,11 +54,11 @@ def callees_first(module: Module, entry: Computation) -> list[Computation]:
 
 def _callees(module: Module, computation: Computation) -> list[Computation]:
     """The computations that instructions of `computation` name, the last one first."""
-    found: dict[str, Computation] = {}
+    callees: dict[str, Computation] = {}
     for instruction in computation:
         for name in computation_names(instruction.attributes):
-            found[name] = computation_named(module, name, instruction)
-    return list(reversed(found.values()))
+            callees[name] = computation_named(module, name, instruction)
+    return list(reversed(callees.values()))
 
 
 def effectful_computations(computations: Iterable[Computation]) -> frozenset[str]:
@@ -119,39 +119,39 @@ def _with_early_deaths(order: Sequence[Instruction], computation: Computation) -
     users.setdefault(computation.root_name, {})[""] = computation.root
     waiting = {name: len(using) for name, using in users.items()}
     made = {instruction.name: _new_bytes(instruction) for instruction in order}
-    found: dict[str, Instruction] = {}
+    scheduled: dict[str, Instruction] = {}
 
     def take(*instructions: Instruction) -> None:
         for instruction in instructions:
-            found[instruction.name] = instruction
+            scheduled[instruction.name] = instruction
             for operand in needed[instruction.name]:
                 waiting[operand.name] -= 1
 
     for instruction in order:
-        if instruction.name in found:
+        if instruction.name in scheduled:
             continue
         take(instruction)
         pending = [instruction]
         while pending:
             done = pending.pop()
             for value in (done, *needed[done.name]):
-                left = _left(users[value.name], found) if value.name in found and made[value.name] else {}
+                left = _left(users[value.name], scheduled) if value.name in scheduled and made[value.name] else {}
                 uses = Counter(operand.name for user in left.values() for operand in needed[user.name])
-                freed = sum(made[name] for name, count in uses.items() if name in found and count == waiting[name])
+                freed = sum(made[name] for name, count in uses.items() if name in scheduled and count == waiting[name])
                 if sum(made[name] for name in left) >= freed:
                     continue
                 group: dict[str, Instruction] = {}
-                if all(_is_ready(user, computation, made, found, group) for user in left.values()):
+                if all(_is_ready(user, computation, made, scheduled, group) for user in left.values()):
                     take(*group.values())
                     pending += group.values()
-    return list(found.values())
+    return list(scheduled.values())
 
 
-def _left(users: Mapping[str, Instruction], found: Mapping[str, Instruction]) -> dict[str, Instruction]:
+def _left(users: Mapping[str, Instruction], instructions: Mapping[str, Instruction]) -> dict[str, Instruction]:
     """The users of a value that have yet to run; none of a result's, nor if there are many."""
     if "" in users or len(users) > _MOST_USERS:
         return {}
-    return {name: user for name, user in users.items() if name not in found}
+    return {name: user for name, user in users.items() if name not in instructions}
 
 
 def _distinct(instructions: Iterable[Instruction]) -> list[Instruction]:
@@ -162,7 +162,7 @@ def _is_ready(
     instruction: Instruction,
     computation: Computation,
     made: Mapping[str, int],
-    found: Mapping[str, Instruction],
+    instructions: Mapping[str, Instruction],
     group: dict[str, Instruction],
 ) -> bool:
     """Whether an instruction can run next, once others have that take no memory; adds them and it to the group."""
@@ -173,12 +173,12 @@ def _is_ready(
     pending = [instruction]
     while pending:
         current = pending.pop()
-        if current.name in found or current.name in group:
+        if current.name in instructions or current.name in group:
             continue
         before.pop(current.name, None)
         before[current.name] = current
         for needed in _dependencies(computation, current):
-            if needed.name in found or needed.name in group:
+            if needed.name in instructions or needed.name in group:
                 continue
             entry = find_opcode(needed.opcode)
             is_nothing = entry is not None and entry.is_pure and not made[needed.name]
@@ -193,14 +193,14 @@ def _dependencies(computation: Computation, instruction: Instruction) -> list[In
     """Operands and control predecessors, the last one first."""
     try:
         by_name = computation.by_name
-        found = [by_name[name] for name in instruction.control_predecessors]
-        found += [by_name[name] for name in instruction.operands]
+        dependencies = [by_name[name] for name in instruction.control_predecessors]
+        dependencies += [by_name[name] for name in instruction.operands]
     except KeyError as error:
         raise VerificationError(
             f"%{instruction.name} in computation {computation.name} names %{error.args[0]}, which is not there"
         ) from None
-    found.reverse()
-    return found
+    dependencies.reverse()
+    return dependencies
 
 
 def after_dependencies(computation: Computation, roots: Sequence[Instruction]) -> list[Instruction]:

@@ -60,15 +60,15 @@ class Scope:
         return found
 
 
-def placed_in(scope: Scope, outer: Scope, known: dict[int, Scope]) -> Scope:
-    """A scope whose outermost one has become `outer`; `known` are those that were asked for before, by identity."""
+def placed_in(scope: Scope, outer: Scope, scopes: dict[int, Scope]) -> Scope:
+    """A scope whose outermost one has become `outer`; `scopes` are those that were asked for before, by identity."""
     chain = [scope]
-    while id(chain[-1]) not in known and chain[-1].parent is not None:
+    while id(chain[-1]) not in scopes and chain[-1].parent is not None:
         chain.append(chain[-1].parent)
-    found = known.setdefault(id(chain[-1]), outer)
+    scope_placed = scopes.setdefault(id(chain[-1]), outer)
     for inner in reversed(chain[:-1]):
-        found = known[id(inner)] = attrs.evolve(inner, parent=found)
-    return found
+        scope_placed = scopes[id(inner)] = attrs.evolve(inner, parent=scope_placed)
+    return scope_placed
 
 
 @frozen(eq=False)
@@ -206,11 +206,11 @@ def groups_at(step: Step, topology: Topology) -> list[Group]:
     InputError says which devices are missing or left out.
     """
     assert isinstance(step.flow, Exchange)
-    known = _groups.setdefault(step, {})
-    if topology not in known:
+    groups = _groups.setdefault(step, {})
+    if topology not in groups:
         rule = step.flow.groups
-        known[topology] = groups_of(step.instruction, topology) if rule is None else rule(topology)
-    return known[topology]
+        groups[topology] = groups_of(step.instruction, topology) if rule is None else rule(topology)
+    return groups[topology]
 
 
 _groups: WeakKeyDictionary[Step, dict[Topology, list[Group]]] = WeakKeyDictionary()

@@ -63,7 +63,7 @@ class UnitGraph:
         self, start: int, edges: list[set[int]], end_rank: int, sign: int, *, skipping: int
     ) -> list[int] | None:
         """The units that are reached from one without going beyond a rank; None where `skipping` is, but directly."""
-        found: list[int] = []
+        units: list[int] = []
         seen = {start}
         pending = [start]
         while pending:
@@ -74,9 +74,9 @@ class UnitGraph:
                         return None
                 elif other not in seen and sign * self._rank[other] < sign * end_rank:
                     seen.add(other)
-                    found.append(other)
+                    units.append(other)
                     pending.append(other)
-        return found
+        return units
 
     def _place(self, first: int, second: int, before: list[int], behind: list[int]) -> None:
         """Let what the second unit needs stand before both, and what needs the first behind them."""

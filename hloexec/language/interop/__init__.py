@@ -72,15 +72,15 @@ def load_bytes(data: bytes, filename: str = "<bytes>", *, strict: bool = False) 
         return parse(hlo, filename=filename, strict=strict) if module is None else module
     from hloexec.language.interop.through_jaxlib import text_of_bytecode, text_of_mlir
 
-    what = f"{filename} ({form.value})"
+    label = f"{filename} ({form.value})"
     if form is Format.EXPORT:
         from hloexec.language.interop.through_jaxlib import module_of_export, read_export
 
         export = read_export(data, filename)
-        return module_of_export(text_of_bytecode(export.bytecode, what), export.platforms, filename, strict=strict)
+        return module_of_export(text_of_bytecode(export.bytecode, label), export.platforms, filename, strict=strict)
     is_bytecode = form is Format.MLIR_BYTECODE
     try:
-        text = text_of_bytecode(data, what) if is_bytecode else text_of_mlir(decoded(data, filename), what)
+        text = text_of_bytecode(data, label) if is_bytecode else text_of_mlir(decoded(data, filename), label)
     except InputError:
         module = None if strict or is_bytecode else _embedded(decoded(data, filename), filename)
         if module is None:
@@ -94,11 +94,11 @@ def _embedded(text: str, filename: str) -> Module | None:
     from hloexec.language.interop.embedded import embedded_mlir
     from hloexec.language.interop.through_jaxlib import text_of_mlir
 
-    found = embedded_mlir(text, filename)
-    if found is None:
+    embedded = embedded_mlir(text, filename)
+    if embedded is None:
         return None
-    hlo = text_of_mlir(found[0], f"{filename} ({Format.MLIR_TEXT.value})")
-    for removed in found[1]:
+    hlo = text_of_mlir(embedded[0], f"{filename} ({Format.MLIR_TEXT.value})")
+    for removed in embedded[1]:
         warn(f"{filename}: {removed}")
     return parse(hlo, filename=f"{filename} as HLO text")
 

@@ -124,10 +124,10 @@ def _element_sharding(message: Message) -> TileSharding | NamedSharding:
 
 
 def _type(number: int) -> ShardingType:
-    found = _TYPES[number] if 0 <= number < len(_TYPES) else None
-    if found is None:
+    sharding_type = _TYPES[number] if 0 <= number < len(_TYPES) else None
+    if sharding_type is None:
         raise InputError(f"a sharding has the type {number}, which is not known")
-    return found
+    return sharding_type
 
 
 def _named_sharding(message: Message) -> NamedSharding:
@@ -164,13 +164,13 @@ def _mesh(message: Message) -> Mesh:
 
 
 def _axes(message: Message, number: int, mesh: Mesh) -> tuple[AxisRef, ...]:
-    found = []
+    axes = []
     for axis in message.messages(number):
         index, part = axis.integer(1), axis.message(2)
         if not 0 <= index < len(mesh.axes):
             raise InputError(f"a sharding names axis {index} of a mesh of {len(mesh.axes)} axes")
-        found.append(AxisRef(mesh.axes[index][0], (part.integer(1), part.integer(2)) if 2 in axis else None))
-    return tuple(found)
+        axes.append(AxisRef(mesh.axes[index][0], (part.integer(1), part.integer(2)) if 2 in axis else None))
+    return tuple(axes)
 
 
 def replica_groups_of(instruction: Message) -> ReplicaGroups:
@@ -278,8 +278,8 @@ def _value(declared: AttributeField, instruction: Message, operands: Sequence[Sh
     special = _SPECIAL.get(declared.grammar)
     if special is not None:
         return special(instruction)
-    found = _READERS[declared.grammar](declared, holder, path[-1])
-    return None if _is_default(declared, found, operands) else found
+    value = _READERS[declared.grammar](declared, holder, path[-1])
+    return None if _is_default(declared, value, operands) else value
 
 
 def _said_lately(declared: AttributeField, instruction: Message, operands: Sequence[Shape]) -> Any:
@@ -292,15 +292,15 @@ def _said_lately(declared: AttributeField, instruction: Message, operands: Seque
     return None
 
 
-def _is_default(declared: AttributeField, found: Any, operands: Sequence[Shape]) -> bool:
+def _is_default(declared: AttributeField, member: Any, operands: Sequence[Shape]) -> bool:
     """Whether the text would not say so."""
     if declared.name == "channel_id" or declared.name.endswith("group_count"):
-        return bool(found <= 0)
+        return bool(member <= 0)
     if declared.name == "type" and operands and isinstance(operands[0], ArrayShape):
         kind = operands[0].element_type.kind
         names = {Kind.SIGNED: "SIGNED", Kind.FLOAT: "FLOAT", Kind.COMPLEX: "FLOAT"}
-        return bool(found == names.get(kind, "UNSIGNED"))
-    return declared.name == "operand_precision" and set(found) <= {"default"}
+        return bool(member == names.get(kind, "UNSIGNED"))
+    return declared.name == "operand_precision" and set(member) <= {"default"}
 
 
 def _word(declared: AttributeField, holder: Message, number: int) -> str:
@@ -315,9 +315,9 @@ def _word(declared: AttributeField, holder: Message, number: int) -> str:
     return _chosen(words, payload, declared.name)
 
 
-def _chosen(words: Sequence[str], number: int, what: str) -> str:
+def _chosen(words: Sequence[str], number: int, subject: str) -> str:
     if not 0 <= number < len(words):
-        raise InputError(f"the number {number} of {what} is not known")
+        raise InputError(f"the number {number} of {subject} is not known")
     return words[number]
 
 

@@ -97,12 +97,12 @@ def _end(text: str, start: int) -> int | None:
 
 def _joined(text: str, spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     """The spans with those as one that nothing but comments is between."""
-    found: list[tuple[int, int, str]] = []
+    joined_spans: list[tuple[int, int, str]] = []
     for start, end, name in spans:
-        if found:
-            between = _COMMENTS.match(text, found[-1][1])
+        if joined_spans:
+            between = _COMMENTS.match(text, joined_spans[-1][1])
             if between is not None and between.end() >= start:
-                found[-1] = (found[-1][0], end, found[-1][2])
+                joined_spans[-1] = (joined_spans[-1][0], end, joined_spans[-1][2])
                 continue
-        found.append((start, end, name))
-    return found
+        joined_spans.append((start, end, name))
+    return joined_spans

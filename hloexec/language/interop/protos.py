@@ -92,32 +92,32 @@ class _Reader:
     def computation(self, message: Message) -> Computation:
         """One computation, its instructions in the order of the schedule where there is one."""
         name = message.text(1)
-        found: dict[int, Instruction] = {}
+        instructions: dict[int, Instruction] = {}
         for proto in message.messages(2):
             try:
                 number = proto.integer(35)
-                if number in found:
-                    raise InputError(f"its number, {number}, is that of {quoted(found[number].name, 80)}")
-                found[number] = self._instruction(proto, found)
+                if number in instructions:
+                    raise InputError(f"its number, {number}, is that of {quoted(instructions[number].name, 80)}")
+                instructions[number] = self._instruction(proto, instructions)
             except InputError as error:
                 place = f"the instruction {quoted(proto.text(1), 80)} of {quoted(name, 80)}"
                 raise InputError(f"{place} cannot be read: {error.message}") from error
-        order = [number for number in self._schedule.get(message.integer(5), ()) if number in found]
-        root = found.get(message.integer(6))
-        if root is None or len({*order}) not in (0, len(found)):
+        order = [number for number in self._schedule.get(message.integer(5), ()) if number in instructions]
+        root = instructions.get(message.integer(6))
+        if root is None or len({*order}) not in (0, len(instructions)):
             missing = "root" if root is None else "schedule"
             raise InputError(f"the {missing} of {quoted(name, 80)} is not among its instructions")
         return Computation(
             name=name,
-            instructions=tuple(found[number] for number in dict.fromkeys(order or found)),
+            instructions=tuple(instructions[number] for number in dict.fromkeys(order or instructions)),
             root_name=root.name,
             execution_thread=message.text(8) or "main",
         )
 
-    def _instruction(self, proto: Message, known: dict[int, Instruction]) -> Instruction:
+    def _instruction(self, proto: Message, instructions: dict[int, Instruction]) -> Instruction:
         opcode, shape = proto.text(2), shape_of(bytes(proto.blob(3)))
-        operands = list(_of_known(proto.integers(36), known, "operand"))
-        predecessors = _of_known(proto.integers(37), known, "control predecessor")
+        operands = list(_of_known(proto.integers(36), instructions, "operand"))
+        predecessors = _of_known(proto.integers(37), instructions, "control predecessor")
         metadata = metadata_of(bytes(proto.blob(7)))
         replication = tuple(map(bool, proto.message(61).integers(1)))
         # An empty message says nothing.
@@ -162,11 +162,11 @@ class _Reader:
         return self._payloads[number]
 
 
-def _of_known(numbers: Sequence[int], known: dict[int, Instruction], what: str) -> Iterator[Instruction]:
+def _of_known(numbers: Sequence[int], instructions: dict[int, Instruction], subject: str) -> Iterator[Instruction]:
     for number in numbers:
-        if number not in known:
-            raise InputError(f"the {what} with the number {number} does not stand before it")
-        yield known[number]
+        if number not in instructions:
+            raise InputError(f"the {subject} with the number {number} does not stand before it")
+        yield instructions[number]
 
 
 def _statistics(message: Message) -> Statistics:
@@ -199,12 +199,12 @@ def module_file(data: bytes, filename: str, *, with_values: bool = False) -> Mod
     try:
         return _module_file(data, with_values)
     except InputError as error:
-        found = _behind_its_length(data, filename, with_values) or _of_profile(data, filename)
-        if found is None:
+        file = _behind_its_length(data, filename, with_values) or _of_profile(data, filename)
+        if file is None:
             raise InputError(
                 f"{filename} is neither text nor a whole HloModuleProto, HloProto or HloSnapshot: {error.message}"
             ) from error
-        return found
+        return file
 
 
 def _behind_its_length(data: bytes, filename: str, with_values: bool) -> ModuleFile | None:
@@ -249,13 +249,13 @@ def _profile_modules(data: bytes) -> dict[str, memoryview] | None:
     try:
         planes = {plane.text(2): plane for plane in read(data).messages(1)}
         is_profile = any(name.startswith(("/host:", "/device:")) for name in planes)
-        found: dict[str, memoryview] = {}
+        modules: dict[str, memoryview] = {}
         for entry in planes["/host:metadata"].messages(4) if "/host:metadata" in planes else ():
             event = entry.message(2)
-            found |= {event.text(2): stat.blob(6) for stat in event.messages(5) if 6 in stat}
+            modules |= {event.text(2): stat.blob(6) for stat in event.messages(5) if 6 in stat}
     except InputError:
         return None
-    return found if is_profile else None
+    return modules if is_profile else None
 
 
 def chosen_module(data: bytes, name: str, filename: str) -> bytes:
@@ -263,11 +263,15 @@ def chosen_module(data: bytes, name: str, filename: str) -> bytes:
     modules = _profile_modules(data)
     if modules is None:
         raise InputError(f"{filename}: the file is no profile of several modules, from which one could be chosen")
-    found = [each for each in modules if name in (each, each.rpartition("(")[0], each.rpartition("(")[2][:-1])]
-    if len(found) != 1:
-        what = "has no module" if not found else f"has {len(found)} modules"
-        raise InputError(f"{filename}: the profile {what} {quoted(name)}{_choice(modules)}")
-    return bytes(modules[found[0]])
+    matches = [
+        candidate
+        for candidate in modules
+        if name in (candidate, candidate.rpartition("(")[0], candidate.rpartition("(")[2][:-1])
+    ]
+    if len(matches) != 1:
+        fault = "has no module" if not matches else f"has {len(matches)} modules"
+        raise InputError(f"{filename}: the profile {fault} {quoted(name)}{_choice(modules)}")
+    return bytes(modules[matches[0]])
 
 
 def _choice(modules: Iterable[str]) -> str:

@@ -60,9 +60,9 @@ def read_export(data: bytes, filename: str) -> Export:
 
 
 def _at(data: bytes, place: int) -> int:
-    found: int
-    (found,) = struct.unpack_from("<I", data, place)
-    return found
+    offset: int
+    (offset,) = struct.unpack_from("<I", data, place)
+    return offset
 
 
 def _follow(data: bytes, place: int) -> int:
@@ -155,28 +155,28 @@ sys.stdout.buffer.write(text_of_module(computation_of(sys.stdin.buffer.read()).g
 """
 
 
-def text_of_mlir(mlir: str | bytes, what: str) -> str:
+def text_of_mlir(mlir: str | bytes, subject: str) -> str:
     """The HLO text of a StableHLO or MHLO module in MLIR text, or in bytecode that is known to be whole."""
-    _libraries(what)
+    _libraries(subject)
     try:
         return text_of_module(computation_of(mlir if isinstance(mlir, bytes) else mlir.encode()).get_hlo_module())
     except Exception as error:
-        raise _refusal(what, error) from error
+        raise _refusal(subject, error) from error
 
 
-def text_of_bytecode(bytecode: bytes, what: str) -> str:
+def text_of_bytecode(bytecode: bytes, subject: str) -> str:
     """The HLO text of a StableHLO or MHLO module in MLIR bytecode, portable artifacts included.
 
     A process of its own reads it: damaged bytecode can corrupt the memory of the process that does.
     """
-    _libraries(what)
+    _libraries(subject)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", _READ_BYTECODE]
     done = subprocess.run(command, input=bytecode, capture_output=True, env=environment, check=False)
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = lines[-1] if done.returncode > 0 and lines else "its reader crashed"
-        raise InputError(f"XLA cannot read {what}: {reason}")
+        raise InputError(f"XLA cannot read {subject}: {reason}")
     return done.stdout.decode()
 
 
@@ -189,14 +189,14 @@ def computation_of(mlir: bytes) -> Any:
     from jaxlib import _jax
 
     library, options = _jax.mlir, {"use_tuple_args": False, "return_tuple": False}
-    found = library.mlir_module_to_xla_computation(mlir, **options)
-    if has_unknown_sizes(found.as_hlo_text()):
+    computation = library.mlir_module_to_xla_computation(mlir, **options)
+    if has_unknown_sizes(computation.as_hlo_text()):
         with suppress(Exception):
             mlir = library.refine_polymorphic_shapes(
                 mlir, enable_shape_assertions=True, validate_static_shapes=True, enable_shardy=True
             )
             return library.mlir_module_to_xla_computation(mlir, **options)
-    return found
+    return computation
 
 
 def has_unknown_sizes(text: str) -> bool:
@@ -214,19 +214,19 @@ def text_of_module(module: Any) -> str:
     return str(module.to_string(options))
 
 
-def _refusal(what: str, error: Exception) -> InputError:
+def _refusal(subject: str, error: Exception) -> InputError:
     """XLA's complaint without the stack trace that may follow it."""
     complaint = str(error).partition("*** Begin stack trace")[0].strip()
-    return InputError(f"XLA cannot read {what}: {complaint or type(error).__name__}")
+    return InputError(f"XLA cannot read {subject}: {complaint or type(error).__name__}")
 
 
-def _libraries(what: str) -> tuple[Any, Any]:
+def _libraries(subject: str) -> tuple[Any, Any]:
     """jaxlib's modules for HLO and for MLIR."""
     try:
         from jaxlib import _hlo, _jax
     except ImportError as error:
         raise UnsupportedError(
-            f"reading {what} needs jaxlib ({error}): install hloexec[jax], or give the module as HLO text"
+            f"reading {subject} needs jaxlib ({error}): install hloexec[jax], or give the module as HLO text"
         ) from error
     return _hlo, _jax.mlir
 

@@ -40,10 +40,10 @@ class Message:
         payloads = self.fields.get(number)
         if payloads is None:
             return []
-        found = [payload for payload in payloads if isinstance(payload, memoryview)]
-        if len(found) != len(payloads):
+        blobs = [payload for payload in payloads if isinstance(payload, memoryview)]
+        if len(blobs) != len(payloads):
             raise InputError(f"field {number} should hold bytes, it holds a number")
-        return found
+        return blobs
 
     def blob(self, number: int) -> memoryview:
         """The last payload of a field of bytes, empty where the field is missing; messages are not merged."""
@@ -75,12 +75,12 @@ class Message:
             raise InputError(f"field {number} should hold a number, it holds bytes")
         return last - (1 << 64) if last >> 63 else last
 
-    def natural(self, number: int, what: str) -> int:
+    def natural(self, number: int, subject: str) -> int:
         """An integer that counts something or says a place, 0 where the field is missing; InputError, which calls it
-        `what`, where it is negative."""
+        `subject`, where it is negative."""
         value = self.integer(number)
         if value < 0:
-            raise InputError(f"{what} is {value}, but must not be negative")
+            raise InputError(f"{subject} is {value}, but must not be negative")
         return value
 
     def integers(self, number: int) -> tuple[int, ...]:
@@ -88,16 +88,16 @@ class Message:
         payloads = self.fields.get(number, ())
         if any(isinstance(payload, memoryview) and len(payload) > _SHORT for payload in payloads):
             return tuple(self.varints(number).view(np.int64).tolist())
-        found = []
+        integers = []
         for payload in payloads:
             if isinstance(payload, int):
-                found.append(payload)
+                integers.append(payload)
                 continue
             position = 0
             while position < len(payload):
                 value, position = read_varint(payload, position)
-                found.append(value)
-        return tuple([value - (1 << 64) if value >> 63 else value for value in found])
+                integers.append(value)
+        return tuple([value - (1 << 64) if value >> 63 else value for value in integers])
 
     def float(self, number: int) -> float:
         """A number of 32 or 64 bits, 0 where the field is missing."""

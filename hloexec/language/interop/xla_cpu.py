@@ -105,12 +105,12 @@ def _write(stream: BinaryIO, arrays: Sequence[Array]) -> None:
 
 def _arrays(data: bytes, shapes: Sequence[Shape]) -> list[Array]:
     """The arrays of shapes' leaves, whose bytes lie one after the other."""
-    found, start = [], 0
+    arrays, start = [], 0
     for leaf in _array_leaves(shapes):
         count = leaf.element_count
-        found.append(np.frombuffer(data, leaf.element_type.storage, count, start).reshape(leaf.dimensions))
+        arrays.append(np.frombuffer(data, leaf.element_type.storage, count, start).reshape(leaf.dimensions))
         start += leaf.byte_size
-    return found
+    return arrays
 
 
 def _array_leaves(shapes: Sequence[Shape]) -> Iterator[ArrayShape]:

@@ -94,8 +94,10 @@ def save(path: str | os.PathLike[str], value: Value | list[Any]) -> None:
     suffix = _format_of(os.fspath(path))
     stored = [(key, _NOTHING) if ":" in key else encode(key, leaf) for key, leaf in keyed_leaves(value)]
     if suffix == ".npy" and (len(stored) != 1 or stored[0][0] != WHOLE):
-        what = "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"
-        raise LiteralError(f"a .npy file cannot hold {what}; write a .npz file instead of {os.fspath(path)!r}")
+        content = (
+            "a tuple or a token" if not isinstance(value, np.ndarray) else f"{element_type_of(value.dtype)} values"
+        )
+        raise LiteralError(f"a .npy file cannot hold {content}; write a .npz file instead of {os.fspath(path)!r}")
     try:
         with files.open_atomically(path) as file:
             if suffix == ".npy":
@@ -129,37 +131,37 @@ def load_arrays(path: str | os.PathLike[str], *, allow_untyped: bool = False) ->
 
     Raises LiteralError where the file cannot be read or a key holds no array.
     """
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for entry in entries(path):
         value = entry.read_untyped() if allow_untyped else entry.read(None)
         if not isinstance(value, np.ndarray):
             raise LiteralError(f"{entry.where} holds no array")
-        if entry.stem in found:
+        if entry.stem in arrays:
             raise LiteralError(f"{entry.where}: the file has another entry of that name")
-        found[entry.stem] = value
-    return found
+        arrays[entry.stem] = value
+    return arrays
 
 
-def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the value") -> Value:
-    """The value in a file, which must be of `shape`; `what` names it in errors.
+def load_value(path: str | os.PathLike[str], shape: Shape, subject: str = "the value") -> Value:
+    """The value in a file, which must be of `shape`; `subject` names it in errors.
 
     Raises LiteralError where the file cannot be read, leaves are missing or too many, or one is of another element type
     or other dimensions.
     """
     expected = {label_of(index): (index, leaf) for index, leaf in _leaves_of(shape)}
     leaves: dict[Path, Value] = {}
-    found = list(entries(path))
+    read_entries = list(entries(path))
     for entry in entries(path):
-        stem = WHOLE if WHOLE in expected and (len(found) == 1 or entry.stem == "arr_0") else entry.number
+        stem = WHOLE if WHOLE in expected and (len(read_entries) == 1 or entry.stem == "arr_0") else entry.number
         if stem not in expected:
-            raise LiteralError(f"{entry.where} belongs to no leaf of {what}, which is {shape}")
+            raise LiteralError(f"{entry.where} belongs to no leaf of {subject}, which is {shape}")
         index, leaf_shape = expected[stem]
         if index in leaves:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         leaves[index] = entry.read(leaf_shape)
     missing = _fill(leaves, shape)
     if missing:
-        raise LiteralError(f"{os.fspath(path)!r} lacks {_listed(missing)} of {what}, which is {shape}")
+        raise LiteralError(f"{os.fspath(path)!r} lacks {_listed(missing)} of {subject}, which is {shape}")
     return _assemble(leaves, os.fspath(path))
 
 
@@ -198,11 +200,11 @@ def load_inputs(
         leaves[number][index] = entry.read(shape)
     values: dict[int, Value] = {}
     missing: list[str] = []
-    for number, found in leaves.items():
-        absent = _fill(found, parameters[number].shape, str(number))
+    for number, leaf_values in leaves.items():
+        absent = _fill(leaf_values, parameters[number].shape, str(number))
         missing += absent
         if not absent:
-            values[number] = _assemble(found, os.fspath(path))
+            values[number] = _assemble(leaf_values, os.fspath(path))
     if missing:
         raise LiteralError(
             f"{os.fspath(path)!r} lacks {_listed(missing)}; the module's {len(parameters)} parameters are keyed by "
@@ -221,24 +223,24 @@ class _Keys:
 
     def places(self, entry: Entry) -> list[Place]:
         """The leaves that the key of an entry may mean."""
-        found = self._expected.get(entry.stem) or self._expected.get(entry.number, [])
-        if found or index_of(entry.stem) is not None:
-            return found
+        places = self._expected.get(entry.stem) or self._expected.get(entry.number, [])
+        if places or index_of(entry.stem) is not None:
+            return places
         return [(number, (), self._leaves[number]) for number in self.names.whole(entry.stem) if number in self._leaves]
 
-    def within(self, found: Iterable[Entry]) -> dict[str, tuple[Place, Within]]:
+    def within(self, file_entries: Iterable[Entry]) -> dict[str, tuple[Place, Within]]:
         """The leaf for each key that is the path of one without the argument's name, where no other one has that path.
 
         What begins with a number may have that of an argument there, but all or none of the keys.
         """
         meant: dict[str, tuple[Place, Within]] = {}
-        for entry in found:
-            each = [within for within in self.names.within(entry.stem) if within.number in self._leaves]
-            if len({within.number for within in each}) == 1:
-                meant[entry.key] = (each[0].number, (), self._leaves[each[0].number]), each[0]
+        for entry in file_entries:
+            candidates = [within for within in self.names.within(entry.stem) if within.number in self._leaves]
+            if len({within.number for within in candidates}) == 1:
+                meant[entry.key] = (candidates[0].number, (), self._leaves[candidates[0].number]), candidates[0]
         numbered = {(within.position, within.argument) for _, within in meant.values() if within.position is not None}
         is_sure = len(numbered) == len(dict(numbered)) == len({argument for _, argument in numbered})
-        return {key: each for key, each in meant.items() if is_sure or each[1].position is None}
+        return {key: candidates for key, candidates in meant.items() if is_sure or candidates[1].position is None}
 
 
 def _array_leaves(parameters: Sequence[Instruction]) -> list[Place]:
@@ -256,17 +258,17 @@ def _inputs_by_content(
     """The leaf for each key of a file whose keys are not those of the parameters, and whether what has other keys
     belongs to no leaf. Nothing where the keys speak for themselves, or what the file holds does not say more.
     """
-    found = list(entries(path))
-    meant = {entry.key: keys.places(entry) for entry in found}
+    file_entries = list(entries(path))
+    meant = {entry.key: keys.places(entry) for entry in file_entries}
     named = {key: places[0] for key, places in meant.items() if len(places) == 1}
-    if not parameters or len(named) == len(found) or any(len(places) > 1 for places in meant.values()):
+    if not parameters or len(named) == len(file_entries) or any(len(places) > 1 for places in meant.values()):
         return {}, False
     leaves = _array_leaves(parameters)
-    if are_numbered([entry.stem for entry in found]):
+    if are_numbered([entry.stem for entry in file_entries]):
         named = {}
-    elif any(index_of(entry.stem) is not None for entry in found if entry.key not in named):
+    elif any(index_of(entry.stem) is not None for entry in file_entries if entry.key not in named):
         return {}, False
-    within = keys.within(entry for entry in found if entry.key not in named)
+    within = keys.within(entry for entry in file_entries if entry.key not in named)
     named |= {key: place for key, (place, _) in within.items()}
     said: Iterable[str] = ()
     names = named
@@ -279,7 +281,7 @@ def _inputs_by_content(
         said = within  # one of the arguments may have had the other's leaf
     if taken := [f"{key} is {_key(names[key][1], parameters[names[key][0]].name)}" for key in said]:
         warn(f"{os.fspath(path)!r} is not keyed by parameter: {listing(taken, 20)}")
-    if dropped := [entry.key for entry in found if entry.key not in names]:
+    if dropped := [entry.key for entry in file_entries if entry.key not in names]:
         none = f"belong{'s' if len(dropped) == 1 else ''} to no parameter"
         warn(f"{os.fspath(path)!r}: {listing(dropped, 8)} {none}, as arguments that jit drops since nothing uses them")
     return names, True
@@ -308,10 +310,10 @@ def _ways(
     path: str | os.PathLike[str], keys: Sequence[str], shapes: Sequence[Expected], *, any_integers: bool
 ) -> list[list[int]]:
     """The ways to take the entries of these keys for leaves of these shapes."""
-    found = [
+    fitting = [
         (entry.stem, entry.fitting(shapes, any_integers=any_integers)) for entry in entries(path) if entry.key in keys
     ]
-    return pairings([stem for stem, _ in found], len(shapes), lambda key, leaf: shapes[leaf] in found[key][1])
+    return pairings([stem for stem, _ in fitting], len(shapes), lambda key, leaf: shapes[leaf] in fitting[key][1])
 
 
 def _expected_inputs(parameters: Sequence[Instruction]) -> dict[str, list[Place]]:

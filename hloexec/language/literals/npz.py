@@ -101,13 +101,13 @@ class Entry:
     def fitting(self, shapes: Iterable[Expected], *, any_integers: bool = False) -> set[Expected]:
         """The shapes of which `read` would take it for a leaf, as far as its header says; with integers of another type
         only if they may be of any."""
-        header, found = self.header(), set()
+        header, fitting = self.header(), set()
         for shape in set(shapes):
             with suppress(LiteralError):
                 element_type = self._checked_type(header, shape)
                 if any_integers or not isinstance(shape, ArrayShape) or element_type in (None, shape.element_type):
-                    found.add(shape)
-        return found
+                    fitting.add(shape)
+        return fitting
 
     def read(self, shape: Expected | None) -> Value:
         """The leaf, checked against `shape` where that is known."""
@@ -195,8 +195,8 @@ class Entry:
         expected = "tuple" if isinstance(shape, TupleShape) else "token" if shape.is_token else "array"
         held = self.type_name if self.type_name in ("tuple", "token") else "array"
         if held != expected:
-            what = {"token": "a token", "tuple": "an empty tuple", "array": "an array"}[held]
-            raise LiteralError(f"{self.where} holds {what}, but {shape} is expected")
+            content = {"token": "a token", "tuple": "an empty tuple", "array": "an array"}[held]
+            raise LiteralError(f"{self.where} holds {content}, but {shape} is expected")
         if isinstance(shape, ArrayShape) and not shape.is_array and not shape.is_token:
             raise LiteralError(f"{self.where}: a value of shape {shape} cannot be given in a file")
 
@@ -238,8 +238,8 @@ class Entry:
             for size, declared, flag in zip(dimensions, shape.dimensions, bounded, strict=True)
         )
         if not fits:
-            found = f"{element_type}[{','.join(map(str, dimensions))}]"
-            raise LiteralError(f"{self.where} holds {found}, but {shape} is expected")
+            held = f"{element_type}[{','.join(map(str, dimensions))}]"
+            raise LiteralError(f"{self.where} holds {held}, but {shape} is expected")
 
 
 def decoded(array: Array, element_type: ElementType, where: str) -> Array:

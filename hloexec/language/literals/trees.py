@@ -42,12 +42,12 @@ def pairings(keys: Sequence[str], count: int, fits: Fits) -> list[list[int]]:
         orders = [list(numbers), sorted(numbers, key=lambda number: keys[number])]
     else:
         return []
-    found = [way for order in orders for way in _ways(order, count, fits)]
-    if not found and len(keys) == count:
+    ways = [way for order in orders for way in _ways(order, count, fits)]
+    if not ways and len(keys) == count:
         choices = [[number for number in numbers if fits(number, leaf)] for leaf in range(count)]
         if all(len(choice) == 1 for choice in choices):
-            found = [[choice[0] for choice in choices]]
-    return [way for place, way in enumerate(found) if len(set(way)) == count and way not in found[:place]]
+            ways = [[choice[0] for choice in choices]]
+    return [way for place, way in enumerate(ways) if len(set(way)) == count and way not in ways[:place]]
 
 
 def _ways(order: Sequence[int], count: int, fits: Fits) -> list[list[int]]:
@@ -58,14 +58,14 @@ def _ways(order: Sequence[int], count: int, fits: Fits) -> list[list[int]]:
 
 
 def _first_way(order: Sequence[int], leaves: Sequence[int], fits: Fits) -> list[int] | None:
-    found = []
+    way = []
     rest = iter(order)
     for leaf in leaves:
         number = next((number for number in rest if fits(number, leaf)), None)
         if number is None:
             return None
-        found.append(number)
-    return found
+        way.append(number)
+    return way
 
 
 _ROOT = re.compile(r"\w+(\[\d+\])?|kwargs\['\w+'\]")
@@ -102,25 +102,25 @@ class _Name:
         return self.text == (path if self.is_exact else mangled(path))
 
 
-def values_of_tree(computation: Computation, given: Sequence[Any] | Mapping[Any, Any]) -> list[Any] | None:
-    """The values of the parameters, in order, that the leaves of `given` are: of a list of arguments, of one container,
-    or of a dict of arguments by name. None for a dict whose keys are not what the module calls anything.
+def values_of_tree(computation: Computation, argument: Sequence[Any] | Mapping[Any, Any]) -> list[Any] | None:
+    """The values of the parameters, in order, that the leaves of `argument` are: of a list of arguments, of one
+    container, or of a dict of arguments by name. None for a dict whose keys are not what the module calls anything.
 
     InputError, with both counts, where the leaves do not say one value for each parameter.
     """
     names = _names(computation.parameters)
-    if isinstance(given, Mapping):
-        found = _by_argument(names, given)
-        if found is not None:
-            return found
-    readings = _readings(given, any(names))
+    if isinstance(argument, Mapping):
+        parameter_values = _by_argument(names, argument)
+        if parameter_values is not None:
+            return parameter_values
+    readings = _readings(argument, any(names))
     count, wanted = len(readings[0]), len(names)
     if count == wanted:
-        return _in_order(computation, names, readings, is_mapping=isinstance(given, Mapping))
+        return _in_order(computation, names, readings, is_mapping=isinstance(argument, Mapping))
     if count > wanted:
-        found = _chosen(computation, names, readings)
-        if found is not None:
-            return found
+        parameter_values = _chosen(computation, names, readings)
+        if parameter_values is not None:
+            return parameter_values
     taken = listing((f"{parameter.name}: {parameter.shape}" for parameter in computation.parameters), 20)
     more = "; which of them are its inputs does not show" if count > wanted else ""
     raise InputError(
@@ -129,14 +129,14 @@ def values_of_tree(computation: Computation, given: Sequence[Any] | Mapping[Any,
     )
 
 
-def _readings(given: Sequence[Any] | Mapping[Any, Any], has_names: bool) -> list[list[_Leaf]]:
+def _readings(argument: Sequence[Any] | Mapping[Any, Any], has_names: bool) -> list[list[_Leaf]]:
     """The leaves in order, by what each item may be: a part of the one argument, or an argument."""
-    whole = [_Leaf(0, path, value) for path, value in tree_leaves(given)]
-    if isinstance(given, Mapping):
+    whole = [_Leaf(0, path, value) for path, value in tree_leaves(argument)]
+    if isinstance(argument, Mapping):
         # The order of a function's arguments may be that in which a dict names them.
-        items = [] if has_names else [_leaves(given.values())]
+        items = [] if has_names else [_leaves(argument.values())]
         return [whole, *items]
-    return [_leaves(given), whole]
+    return [_leaves(argument), whole]
 
 
 def _leaves(arguments: Any) -> list[_Leaf]:
@@ -153,16 +153,16 @@ def _by_argument(names: Sequence[_Name | None], given: Mapping[Any, Any]) -> lis
         if isinstance(key, str)
         for path, value in tree_leaves(argument)
     ]
-    found = []
+    order = []
     for name in names:
         numbers = [] if name is None else [number for number, (path, _) in enumerate(leaves) if name.is_of(path)]
         if len(numbers) != 1:
             return None
-        found += numbers
-    if len(set(found)) < len(found):
+        order += numbers
+    if len(set(order)) < len(order):
         return None
-    _warn_of_dropped([path for number, (path, _) in enumerate(leaves) if number not in found])
-    return [leaves[number][1] for number in found]
+    _warn_of_dropped([path for number, (path, _) in enumerate(leaves) if number not in order])
+    return [leaves[number][1] for number in order]
 
 
 def _in_order(
@@ -186,8 +186,10 @@ def _in_order(
         chosen = (orders or readings)[0]
     if any("['" in leaf.path for leaf in readings[0]) and (not fitting or (is_mapping and not any(names))):
         said = (f"{leaf.path} is {parameter.name}" for leaf, parameter in zip(chosen, parameters, strict=True))
-        what = "the module names its parameters otherwise" if any(names) else "the module does not name its parameters"
-        warn(f"{what}, and they are taken in order: {listing(said, 20)}")
+        problem = (
+            "the module names its parameters otherwise" if any(names) else "the module does not name its parameters"
+        )
+        warn(f"{problem}, and they are taken in order: {listing(said, 20)}")
     return [leaf.value for leaf in chosen]
 
 
@@ -248,15 +250,15 @@ def _is_named(names: Sequence[_Name | None], reading: Sequence[_Leaf], numbers: 
 
 def _names(parameters: Sequence[Instruction]) -> list[_Name | None]:
     """The paths that parameters are named after; None for one that has only a number, or shares its name."""
-    found: list[_Name | None] = []
+    names: list[_Name | None] = []
     for parameter in parameters:
         path, stem = path_of(parameter), stem_of(parameter)
         if path is not None and not _NUMBERED.fullmatch(path):
-            found.append(_Name(path, True))
+            names.append(_Name(path, True))
         else:
-            found.append(None if _NUMBERED.fullmatch(stem) else _Name(stem, False))
-    times = Counter(found)
-    return [None if times[name] > 1 else name for name in found]
+            names.append(None if _NUMBERED.fullmatch(stem) else _Name(stem, False))
+    times = Counter(names)
+    return [None if times[name] > 1 else name for name in names]
 
 
 def _shapes(computation: Computation) -> list[ArrayShape]:
@@ -272,8 +274,12 @@ def _may_be(value: Any, shape: ArrayShape) -> bool:
         return False
     if is_branch(value) or not shape.has_room_for(sizes):
         return False
-    known = _type_of(value)
-    return known is None or known is shape.element_type or (known.is_integral and shape.element_type.is_integral)
+    element_type = _type_of(value)
+    return (
+        element_type is None
+        or element_type is shape.element_type
+        or (element_type.is_integral and shape.element_type.is_integral)
+    )
 
 
 def _type_of(value: Any) -> ElementType | None:

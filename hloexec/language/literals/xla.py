@@ -120,15 +120,15 @@ def _parsed(text: str, filename: str) -> Value:
             return stated
 
     parser = Parser(text, filename)
-    found = [parser.with_shape()]
+    literals = [parser.with_shape()]
     while parser.kind != END:
         parser.take(",")
-        found.append(parser.with_shape())
-    if any(literal.is_elided for literal in found):
+        literals.append(parser.with_shape())
+    if any(literal.is_elided for literal in literals):
         raise InputError("elements are left out ({...})")
 
     def parts(literal: Literal) -> Sequence[Literal] | None:
         return literal.value if isinstance(literal.value, tuple) else None
 
-    values = [rebuilt(literal, parts, lambda leaf: leaf.value) for literal in found]
+    values = [rebuilt(literal, parts, lambda leaf: leaf.value) for literal in literals]
     return join_values(values)

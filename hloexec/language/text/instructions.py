@@ -146,7 +146,7 @@ class InstructionParser(InstructionAttributeParser):
             check_continued(self, scope, instruction, None, start)
         check_channel(self, scope, instruction, start)
 
-    def called(self, what: str) -> str:
+    def called(self, subject: str) -> str:
         """name | body"""
         start = self.start
         if not self.at("{"):

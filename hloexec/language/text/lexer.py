@@ -122,10 +122,10 @@ class Lexer:
         """Whether the current token is the bare word `word`."""
         return self.value == word and self.kind == NAME
 
-    def name(self, what: str) -> str:
-        """A name, with or without its `%`, or with a trailing colon; `what` says whose name is expected."""
+    def name(self, subject: str) -> str:
+        """A name, with or without its `%`, or with a trailing colon; `subject` says whose name is expected."""
         if self.kind != NAME:
-            self.fail(f"expected {what}, found {self.describe()}")
+            self.fail(f"expected {subject}, found {self.describe()}")
         value = self.value
         if value[0] == "%":
             self.advance()
@@ -134,88 +134,88 @@ class Lexer:
             self.move_to(self.end + 1)
             return value
         if value in RESERVED or value in ELEMENT_TYPES:
-            self.fail(f"expected {what}, found the reserved word '{value}'")
+            self.fail(f"expected {subject}, found the reserved word '{value}'")
         self.advance()
         return value
 
-    def word(self, what: str) -> str:
+    def word(self, subject: str) -> str:
         """A bare word, without `%`."""
         if self.kind != NAME or self.value[0] == "%":
-            self.fail(f"expected {what}, found {self.describe()}")
+            self.fail(f"expected {subject}, found {self.describe()}")
         value = self.value
         self.advance()
         return value
 
-    def attribute_name(self, what: str) -> str:
+    def attribute_name(self, subject: str) -> str:
         """`name=`, without space between; moves past both."""
         if self.kind != NAME or self.value[0] == "%" or not self.text.startswith("=", self.end):
-            found = f"'{self.value} ='" if self.kind == NAME and self.following() == "=" else self.describe()
-            self.fail(f"expected the name of {what} followed by '=', found {found}")
+            description = f"'{self.value} ='" if self.kind == NAME and self.following() == "=" else self.describe()
+            self.fail(f"expected the name of {subject} followed by '=', found {description}")
         value = self.value
         self.move_to(self.end + 1)
         return value
 
-    def integer(self, what: str) -> int:
+    def integer(self, subject: str) -> int:
         """An integer that fits 64 bits; one beyond the signed range wraps, as in XLA."""
         if self.kind == NUMBER:
             try:
                 value = int(self.value)
             except ValueError:
-                self.fail(f"expected {what} (an integer), found {self.describe()}")
+                self.fail(f"expected {subject} (an integer), found {self.describe()}")
             if not -(1 << 63) <= value < 1 << 64:
-                self.fail(f"{what} {self.value[:40]} does not fit 64 bits")
+                self.fail(f"{subject} {self.value[:40]} does not fit 64 bits")
             self.advance()
             return value if value < 1 << 63 else value - (1 << 64)
-        raise self.error(f"expected {what} (an integer), found {self.describe()}")
+        raise self.error(f"expected {subject} (an integer), found {self.describe()}")
 
-    def number(self, what: str) -> float:
+    def number(self, subject: str) -> float:
         """A finite or infinite number as a double."""
         if self.kind == NUMBER and self.value[-1] in "0123456789.":
             value = float(self.value)
             if value in (float("inf"), float("-inf")):
-                self.fail(f"{what} {self.value[:40]} is out of the range of a double")
+                self.fail(f"{subject} {self.value[:40]} is out of the range of a double")
         elif self.kind in (NAME, NUMBER) and self.value in ("inf", "-inf", "nan", "-nan"):
             value = float(self.value)
         else:
-            self.fail(f"expected {what} (a number, inf or nan), found {self.describe()}")
+            self.fail(f"expected {subject} (a number, inf or nan), found {self.describe()}")
         self.advance()
         return value
 
-    def boolean(self, what: str) -> bool:
+    def boolean(self, subject: str) -> bool:
         """`true` or `false`."""
         if self.kind != NAME or self.value not in ("true", "false"):
-            self.fail(f"expected {what} (true or false), found {self.describe()}")
+            self.fail(f"expected {subject} (true or false), found {self.describe()}")
         value = self.value == "true"
         self.advance()
         return value
 
-    def string(self, what: str) -> str:
+    def string(self, subject: str) -> str:
         """A quoted string, unescaped."""
         if self.kind != STRING:
-            self.fail(f"expected {what} (a quoted string), found {self.describe()}")
+            self.fail(f"expected {subject} (a quoted string), found {self.describe()}")
         start = self.start
         value = unescape(self.value[1:-1])
         if value is None:
-            self.fail(f"{what} has an escape sequence that is not one of C's", start)
+            self.fail(f"{subject} has an escape sequence that is not one of C's", start)
         self.advance()
         return value
 
-    def string_or_dictionary(self, what: str) -> str:
+    def string_or_dictionary(self, subject: str) -> str:
         """A quoted string, unescaped, or the verbatim text of a brace-enclosed dictionary."""
         if self.at("{"):
             end = dictionary_end(self.text, self.start)
             if end is None:
-                self.fail(f"the '{{' that opens {what} is never closed")
+                self.fail(f"the '{{' that opens {subject} is never closed")
             value = self.text[self.start : end]
             self.move_to(end)
             return value
-        return self.string(what)
+        return self.string(subject)
 
-    def pattern(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+    def pattern(self, pattern: re.Pattern[str], subject: str) -> re.Match[str]:
         """Lex the current token again with a grammar of its own."""
         match = pattern.match(self.text, self.start)
         if match is None:
-            self.fail(f"expected {what}, found {self.describe()}")
+            self.fail(f"expected {subject}, found {self.describe()}")
         self.move_to(match.end())
         return match
 
@@ -235,10 +235,10 @@ class Lexer:
             return f"the character {self.value!r}"
         return f"'{truncated(self.value, 60)}'"
 
-    def end_of(self, what: str) -> None:
-        """Fail unless nothing follows; `what` says of what this is the end."""
+    def end_of(self, subject: str) -> None:
+        """Fail unless nothing follows; `subject` says of what this is the end."""
         if self.kind != END:
-            self.fail(f"expected the end of {what}, found {self.describe()}")
+            self.fail(f"expected the end of {subject}, found {self.describe()}")
 
     def fail(self, message: str, position: int | None = None) -> NoReturn:
         """Raise a ParseError at `position`, or at the current token."""
@@ -276,15 +276,15 @@ def end_of_braces(text: str, start: int, sign: re.Pattern[str], apart: re.Patter
     `sign` finds the next brace, as its only group, or the beginning of what `apart` matches, whose braces do not count.
     """
     depth, position = 0, start
-    while found := sign.match(text, position):
-        position = found.end()
-        if found[1] == "{":
+    while match := sign.match(text, position):
+        position = match.end()
+        if match[1] == "{":
             depth += 1
-        elif found[1] == "}":
+        elif match[1] == "}":
             depth -= 1
             if depth == 0:
                 return position
-        elif (whole := apart.match(text, found.start(1))) is not None:
+        elif (whole := apart.match(text, match.start(1))) is not None:
             position = whole.end()
         else:
             return None

@@ -64,10 +64,10 @@ def _rows(body: str, shape: ArrayShape) -> Array | None:
     count = 0
     is_integral = shape.element_type.is_integral
     for row in (_ROW_OF_INTEGERS if is_integral else _ROW).finditer(body):
-        found = row[1].replace(",", " ").split()
-        if len(found) != row_size:
+        row_words = row[1].replace(",", " ").split()
+        if len(row_words) != row_size:
             return None
-        words += found
+        words += row_words
         count += row_size
         if len(words) >= _CONVERTED_AT_ONCE:
             part = _convert(words, shape.element_type)
@@ -181,22 +181,22 @@ class LiteralParser(ShapeParser):
                     open_tuples.append([])
                     continue
                 self.advance()
-                found = Literal(TupleShape(()), ())
+                literal = Literal(TupleShape(()), ())
             else:
                 shape = self.shape()
                 if isinstance(shape, ArrayShape) and shape.rank and shape.layout is None and not self.at("{"):
                     # All elements are printed, and a layout keeps them from being read as one.
                     shape = attrs.evolve(shape, layout=Layout(tuple(reversed(range(shape.rank)))))
-                found = self.of_shape(shape)
+                literal = self.of_shape(shape)
             while open_tuples:
-                open_tuples[-1].append(found)
+                open_tuples[-1].append(literal)
                 if self.take(","):
                     break
                 self.expect(")", "at the end of a tuple literal")
                 elements = tuple(open_tuples.pop())
-                found = Literal(TupleShape(tuple(element.shape for element in elements)), elements)
+                literal = Literal(TupleShape(tuple(element.shape for element in elements)), elements)
             else:
-                return found
+                return literal
 
     def of_shape(self, shape: Shape) -> Literal:
         """literal ::= dense | '(' [literal (',' literal)*] ')', with the elements that `shape` asks for"""
@@ -204,7 +204,7 @@ class LiteralParser(ShapeParser):
         while True:
             self._take_shape(shape)
             if self._take_elision(shape):
-                found = _elided(shape)
+                literal = _elided(shape)
             elif isinstance(shape, TupleShape):
                 self.expect("(", "before the elements of a tuple literal")
                 if shape.elements:
@@ -212,23 +212,23 @@ class LiteralParser(ShapeParser):
                     shape = shape.elements[0]
                     continue
                 self.expect(")", "at the end of a tuple literal without elements")
-                found = Literal(shape, ())
+                literal = Literal(shape, ())
             elif isinstance(shape, ArrayShape) and shape.is_array:
-                found = self._array(shape)
+                literal = self._array(shape)
             else:
                 self.fail(f"a literal cannot have the shape {shape}")
             while open_tuples:
                 tuple_shape, elements = open_tuples[-1]
-                elements.append(found)
+                elements.append(literal)
                 if len(elements) < len(tuple_shape.elements):
                     self.expect(",", f"after element {len(elements) - 1} of a tuple literal of shape {tuple_shape}")
                     shape = tuple_shape.elements[len(elements)]
                     break
                 self.expect(")", f"at the end of a tuple literal of {len(elements)} elements")
-                found = Literal(tuple_shape, tuple(elements))
+                literal = Literal(tuple_shape, tuple(elements))
                 open_tuples.pop()
             else:
-                return found
+                return literal
 
     def _take_shape(self, shape: Shape) -> None:
         """Move past the literal's shape, which XLA wrote before a literal until 2019."""
@@ -273,14 +273,14 @@ class LiteralParser(ShapeParser):
         start, first = self.start, self._element(shape.element_type)
         if shape.is_too_large:
             self.fail(f"a literal of shape {shape} is larger than an array can be", start)
-        given = FirstElement(np.asarray(first, shape.element_type.storage), shape)
+        first_element = FirstElement(np.asarray(first, shape.element_type.storage), shape)
         if shape.element_count > 1:
             place = self.error("", start)
             warn(
                 f"{place.filename}:{place.line}:{place.column}: a single value is given for {shape}: "
                 "XLA takes it for the first element and sets all others to zero"
             )
-        return Literal(shape, given if shape.byte_size > _LARGE else given.array())
+        return Literal(shape, first_element if shape.byte_size > _LARGE else first_element.array())
 
     def _by_tokens(self, shape: ArrayShape) -> Literal:
         """The literal read token by token, as XLA does: commas are optional, braces are counted."""
@@ -342,7 +342,7 @@ class LiteralParser(ShapeParser):
             self.fail(f"{value} is out of the range of {element_type.name}, [{low}, {high}]", start)
         return converted[0]
 
-    def _float(self, dtype: DType, what: str) -> Any:
+    def _float(self, dtype: DType, subject: str) -> Any:
         start = self.start
         match = _NAN_PAYLOAD.match(self.text, start)
         if match and self.kind in (NAME, NUMBER) and self.value in ("nan", "-nan"):
@@ -352,16 +352,16 @@ class LiteralParser(ShapeParser):
             self.move_to(match.end())
             return bits
         if self.kind == END:
-            self.fail(f"expected {what}, found {self.describe()}")
+            self.fail(f"expected {subject}, found {self.describe()}")
         if self.strict and self.kind == NUMBER and self.value.removeprefix("-").isdigit():
             digits = self.value
-            self.integer(what)
+            self.integer(subject)
             value = float(int(digits))
         else:
-            value = self.number(what)
+            value = self.number(subject)
         array = floats(np.array([value]), dtype)
         if array is None:
-            self.fail(f"{value:g} is out of the range of {what.removeprefix('a value of type ')}", start)
+            self.fail(f"{value:g} is out of the range of {subject.removeprefix('a value of type ')}", start)
         return array[0]
 
 
@@ -372,14 +372,14 @@ def _elided(shape: Shape) -> Literal:
         parts.append(pending.pop())
         if isinstance(parts[-1], TupleShape):
             pending.extend(parts[-1].elements)
-    found: list[Literal] = []
+    literals: list[Literal] = []
     for part in reversed(parts):  # elements, in their order, before their tuple
         if isinstance(part, TupleShape):
-            first = len(found) - len(part.elements)
-            found[first:] = [Literal(part, tuple(found[first:]))]
+            first = len(literals) - len(part.elements)
+            literals[first:] = [Literal(part, tuple(literals[first:]))]
         else:
-            found.append(Literal(part, None))
-    return found[0]
+            literals.append(Literal(part, None))
+    return literals[0]
 
 
 class _Nesting:
@@ -416,12 +416,12 @@ class _Nesting:
     def element(self) -> None:
         rank = self._shape.rank
         if self.depth != rank:
-            found = f"found {self._lexer.describe()} at depth {self.depth}"
-            self._lexer.fail(f"a literal of shape {self._shape} nests {rank} deep, {found}")
+            description = f"found {self._lexer.describe()} at depth {self.depth}"
+            self._lexer.fail(f"a literal of shape {self._shape} nests {rank} deep, {description}")
         if rank:
             self._count(-1, f"the last dimension of the literal has {self._shape.dimensions[-1]}")
 
-    def _count(self, axis: int, what: str) -> None:
+    def _count(self, axis: int, subject: str) -> None:
         self._seen[axis] += 1
         if self._seen[axis] > self._shape.dimensions[axis]:
-            self._lexer.fail(f"{what} elements, found more: {self._lexer.describe()}")
+            self._lexer.fail(f"{subject} elements, found more: {self._lexer.describe()}")

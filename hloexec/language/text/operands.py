@@ -54,7 +54,7 @@ def _enlarged(shape: ArrayShape, other: ArrayShape) -> ArrayShape:
     """The shape with the other's dimensions in the place of those of size 1."""
     static = (False,) * shape.rank
     ours, theirs = (
-        list(zip(each.dimensions, each.dynamic_dimensions or static, strict=True)) for each in (shape, other)
+        list(zip(operand.dimensions, operand.dynamic_dimensions or static, strict=True)) for operand in (shape, other)
     )
     chosen = [there if here[0] == 1 != there[0] else here for here, there in zip(ours, theirs, strict=True)]
     dynamic = tuple(flag for _, flag in chosen)
@@ -156,9 +156,9 @@ def check_channel(parser: ParserState, scope: Scope, instruction: Instruction, p
     before = scope.by_name[instruction.operands[0]]
     ours, theirs = instruction.attributes.channel_id, getattr(before.attributes, "channel_id", instruction)
     if theirs not in (ours, instruction):
-        found = "none" if ours is None else str(ours)
+        channel = "none" if ours is None else str(ours)
         wanted = "names none" if theirs is None else f"is on channel {theirs}"
-        parser.fail(f"channel_id of {instruction.opcode} is {found}, but '{before.name}' {wanted}", position)
+        parser.fail(f"channel_id of {instruction.opcode} is {channel}, but '{before.name}' {wanted}", position)
 
 
 def wrap(
@@ -410,9 +410,9 @@ class OperandParser(ShardingParser):
         is_parameter = entry.role is Role.PARAMETER
         plain = _PLAIN_IMMEDIATE.match(self.text, position)
         if plain is not None:
-            known = self._known_numbers.get(plain[1]) if is_parameter else self._known_scalars.get((shape, plain[1]))
-            if known is not None:
-                return {"number" if is_parameter else "literal": known}, plain.end()
+            cached = self._known_numbers.get(plain[1]) if is_parameter else self._known_scalars.get((shape, plain[1]))
+            if cached is not None:
+                return {"number" if is_parameter else "literal": cached}, plain.end()
         self.move_to(position)
         self.expect("(", f"after '{entry.name}'")
         if is_parameter:

@@ -71,17 +71,17 @@ def _parse_unwrapped(text: str, filename: str, line: int) -> Module | None:
     wrong then where that is further down than on `line`, which is broken."""
     from hloexec.language.text.surroundings import unwrapped
 
-    found = unwrapped(text)
-    if found is None:
+    joined = unwrapped(text)
+    if joined is None:
         return None
     lines = text.split("\n")
     width = max(map(len, lines))
-    parser = _ModuleParser(found, filename)
+    parser = _ModuleParser(joined, filename)
     try:
         try:
             module = parser.run()
         except ParseError as error:
-            module = _parse_surrounded(found, parser, error, strict=False)
+            module = _parse_surrounded(joined, parser, error, strict=False)
     except ParseError as error:
         if error.line > line and len(lines[line - 1]) == width:
             raise
@@ -282,9 +282,9 @@ class _ModuleParser(InstructionParser):
         self._check_references(self.computations)
         return entry_name or last
 
-    def _check_references(self, known: Iterable[str]) -> None:
+    def _check_references(self, names: Iterable[str]) -> None:
         for name, position in self.references:
-            if name not in known:
+            if name not in names:
                 self.fail(f"the computation '{name}' does not exist", position)
 
     def _computation(self) -> str:

@@ -136,8 +136,8 @@ def statistics(value: Statistics) -> str:
 def result_accuracy(accuracy: ResultAccuracy) -> str:
     if accuracy.mode is not None:
         return f"{{mode={accuracy.mode}}}"
-    given = ((name, getattr(accuracy, name)) for name in ("atol", "rtol", "ulps"))
-    return f"{{tolerance={{{','.join(f'{name}={number(value)}' for name, value in given if value is not None)}}}}}"
+    tolerances = ((name, getattr(accuracy, name)) for name in ("atol", "rtol", "ulps"))
+    return f"{{tolerance={{{','.join(f'{name}={number(value)}' for name, value in tolerances if value is not None)}}}}}"
 
 
 _METADATA_FIELDS = tuple(field.name for field in attrs.fields(Metadata) if field.name != "unknown")

@@ -257,11 +257,11 @@ class ShapeParser(Lexer):
         """
         open_tuples: list[tuple[list[Shape], re.Match[str] | None]] = []
         while True:
-            found: Shape | None
+            shape: Shape | None
             if self.at("("):
                 flat = _FLAT_TUPLE.match(self.text, self.start)
-                found = None if flat is None else self._known_tuples.get(flat[0])
-                if flat is not None and found is not None:
+                shape = None if flat is None else self._known_tuples.get(flat[0])
+                if flat is not None and shape is not None:
                     self.move_to(flat.end())
                 else:
                     if len(open_tuples) == _MOST_NESTED:
@@ -270,22 +270,22 @@ class ShapeParser(Lexer):
                     if not self.take(")"):
                         open_tuples.append(([], flat))
                         continue
-                    found = TupleShape(())
+                    shape = TupleShape(())
             elif self.at_word("b") and self.text.startswith("(", self.end):
-                found = self._buffer()
+                shape = self._buffer()
             else:
-                found = self.array()
+                shape = self.array()
             while open_tuples:
-                open_tuples[-1][0].append(found)
+                open_tuples[-1][0].append(shape)
                 if self.take(","):
                     break
                 self.expect(")", "at the end of a tuple shape")
                 elements, flat = open_tuples.pop()
-                found = TupleShape(tuple(elements))
+                shape = TupleShape(tuple(elements))
                 if flat is not None and not self.text[flat.end() : self.start].strip():
-                    self._known_tuples[flat[0]] = found
+                    self._known_tuples[flat[0]] = shape
             else:
-                return found
+                return shape
 
     def _buffer(self) -> BufferShape:
         """'b(' array ')'"""
@@ -302,13 +302,13 @@ class ShapeParser(Lexer):
         """array ::= type '[' [dimension (',' dimension)*] ']' [layout]"""
         if self.kind == SHAPE:
             text = self.value
-            known = self._known.get(text)
-            if known is None:
+            cached = self._known.get(text)
+            if cached is None:
                 return self._new_array(text)
             start = self.start
             self.advance()
             if self.value != "{" or text[-1] == "}" or not _LAYOUT_START.match(self.text, self.end):
-                return known
+                return cached
             # A layout that the token's pattern does not hold (a comment in it, say): read it token by token.
             self.move_to(start)
         return self._array_by_parts()
@@ -380,7 +380,7 @@ class ShapeParser(Lexer):
                 self.fail(f"a shape of type {element_type.name} has no layout", layout_start)
         return ArrayShape(element_type, tuple(dimensions), layout, tuple(dynamic) if any(dynamic) else ())
 
-    def _element_type(self, what: str) -> ElementType:
+    def _element_type(self, subject: str) -> ElementType:
         """The name of an element type, whether it stands alone or begins a shape token."""
         if self.kind == SHAPE:
             name = self.value[: self.value.index("[")]
@@ -388,7 +388,7 @@ class ShapeParser(Lexer):
             return ELEMENT_TYPES[name]
         if self.kind == NAME and self.value in ELEMENT_TYPES:
             return ELEMENT_TYPES[self.word("an element type")]
-        raise self.error(f"expected the element type of {what}, found {self.describe()}")
+        raise self.error(f"expected the element type of {subject}, found {self.describe()}")
 
     def _layout(self) -> Layout:
         """layout ::= '{' [int (',' int)*] [':' fields] '}'
@@ -420,19 +420,19 @@ class ShapeParser(Lexer):
             return True
         return False
 
-    def _at_least(self, minimum: int, what: str) -> int:
+    def _at_least(self, minimum: int, subject: str) -> int:
         """An integer from `minimum` to the largest of 64 bits."""
         start, written = self.start, self.value
-        value = self.integer(what)
+        value = self.integer(subject)
         if value < minimum:
-            self.fail(f"{what} is a number from {minimum} to {MAXIMUM_SIZE}, but is {written}", start)
+            self.fail(f"{subject} is a number from {minimum} to {MAXIMUM_SIZE}, but is {written}", start)
         return value
 
-    def _number(self, what: str, minimum: int = 0) -> int:
+    def _number(self, subject: str, minimum: int = 0) -> int:
         """'(' int ')'"""
-        self.expect("(", f"before {what}")
-        value = self._at_least(minimum, what)
-        self.expect(")", f"after {what}")
+        self.expect("(", f"before {subject}")
+        value = self._at_least(minimum, subject)
+        self.expect(")", f"after {subject}")
         return value
 
     def _dim_level_types(self) -> tuple[str, ...]:
@@ -447,14 +447,14 @@ class ShapeParser(Lexer):
 
         return self.rest(level, "the dimension level types")
 
-    def rest(self, item: Callable[[], _T], what: str) -> tuple[_T, ...]:
+    def rest(self, item: Callable[[], _T], subject: str) -> tuple[_T, ...]:
         """[item (',' item)* [',']] ')'"""
         found: list[_T] = []
         while not self.at(")"):
             found.append(item())
             if not self.take(","):
                 break
-        self.expect(")", f"after {what}")
+        self.expect(")", f"after {subject}")
         return tuple(found)
 
     def _tiles(self) -> tuple[Ints, ...]:
@@ -465,11 +465,11 @@ class ShapeParser(Lexer):
             tiles.append(self.rest(lambda: -1 if self.take("*") else self._at_least(1, "a tile dimension"), "a tile"))
         return tuple(tiles)
 
-    def _stored_type(self, what: str) -> ElementType:
+    def _stored_type(self, subject: str) -> ElementType:
         """'(' type ')'"""
-        self.expect("(", f"before the {what} type of a layout")
+        self.expect("(", f"before the {subject} type of a layout")
         element_type = self._element_type("a layout")
-        self.expect(")", f"after the {what} type of a layout")
+        self.expect(")", f"after the {subject} type of a layout")
         return element_type
 
     def _split_configs(self) -> tuple[SplitConfig, ...]:

@@ -153,12 +153,12 @@ class ParserState(LiteralParser):
         if shape is not None and shape is not defined.shape and not shape.compatible(defined.shape):
             self.fail(f"the operand is declared {shape}, but '{defined.name}' gives {defined.shape}", position)
 
-    def unknown(self, what: str, position: int, known: Iterable[str]) -> None:
+    def unknown(self, subject: str, position: int, names: Iterable[str]) -> None:
         """Reject what is unknown where strict, else warn about it once."""
         if self.strict:
-            self.fail(f"{what} is not known here; known are {', '.join(sorted({*known}))}", position)
-        if what not in self.warned:
-            self.warned.add(what)
-            place = self.error(f"{what} is not known; it is kept verbatim", position)
+            self.fail(f"{subject} is not known here; known are {', '.join(sorted({*names}))}", position)
+        if subject not in self.warned:
+            self.warned.add(subject)
+            place = self.error(f"{subject} is not known; it is kept verbatim", position)
             message = f"{place.filename}:{place.line}:{place.column}: {place.message}"
             warn(message)

@@ -110,8 +110,8 @@ def without_surroundings(text: str) -> tuple[str, list[str]] | None:
             line = plain.count("\n", 0, start) + module.count("\n", 0, last + ignored) + 1
             done.append(f"what follows the module, from line {line} on, is ignored")
             module = module[: last + ignored] + _VISIBLE.sub(" ", tail[ignored:])
-    found = _VISIBLE.sub(" ", before + prefix) + module
-    return None if found == text else (found, done)
+    bare_text = _VISIBLE.sub(" ", before + prefix) + module
+    return None if bare_text == text else (bare_text, done)
 
 
 def _spelled_out(text: str) -> tuple[str, list[str]]:
@@ -221,14 +221,14 @@ def _may_hold_instructions(text: str) -> bool:
 
 def _headers(text: str) -> list[re.Match[str]]:
     """The places at which modules begin: where one is named, outside of strings, with a computation close behind."""
-    found: list[re.Match[str]] = []
+    headers: list[re.Match[str]] = []
     counted = quotes = 0
     for match in islice(_HEADER.finditer(text), _MOST_HEADERS):
-        quotes = quotes + text.count('"', counted, match.start()) if found else 0
+        quotes = quotes + text.count('"', counted, match.start()) if headers else 0
         counted = match.start()
         if quotes % 2 == 0 and _is_header(text, match.end()):
-            found.append(match)
-    return found
+            headers.append(match)
+    return headers
 
 
 def _is_header(text: str, position: int) -> bool:
@@ -270,9 +270,9 @@ def _string(text: str) -> str | None:
                 break
             if between[1] and not pieces[-1].endswith("\n"):
                 pieces.append("\n")
-        found = _without_doubled_braces("".join(pieces))
-        if _headers(found):
-            modules.append("\n" * text.count("\n", 0, start if len(pieces) > 1 else 0) + found)
+        content = _without_doubled_braces("".join(pieces))
+        if _headers(content):
+            modules.append("\n" * text.count("\n", 0, start if len(pieces) > 1 else 0) + content)
     return modules[0] if len(modules) == 1 else None
 
 
@@ -285,13 +285,13 @@ def _new_side(text: str) -> str | None:
     """A text with the new side of the diff that it holds of a module; None where it holds none."""
     before, part, behind = _by_file(text)
     begin = _HUNK.search(part) or _IN_MARGIN.search(part)
-    found = begin and _DIFF.match(part, begin.end())
-    lines = found[0].split("\n") if found else []
-    if found is None or not {"+", "-"} & {line[:1] for line in lines}:
+    diff_match = begin and _DIFF.match(part, begin.end())
+    lines = diff_match[0].split("\n") if diff_match else []
+    if diff_match is None or not {"+", "-"} & {line[:1] for line in lines}:
         return None
     side = "\n".join(f" {line[1:]}" if line[:1] in ("+", " ") else "" for line in lines)
-    others = (_VISIBLE.sub(" ", each) for each in (before, behind))
-    return f"{part[: found.start()]}{side}{part[found.end() :]}".join(others)
+    others = (_VISIBLE.sub(" ", surrounding) for surrounding in (before, behind))
+    return f"{part[: diff_match.start()]}{side}{part[diff_match.end() :]}".join(others)
 
 
 def _by_file(text: str) -> tuple[str, str, str]:
@@ -311,8 +311,8 @@ def _end_of_string(text: str, start: int) -> int | None:
         return None
     delimiter, quotes, marks = opening.groups()
     closing = quotes or (f'"{marks}' if marks else f'){delimiter}"')
-    found = re.compile(rf"^[ \t}}]*{re.escape(closing)}", re.MULTILINE).search(text, start)
-    return None if found is None else found.end() - len(closing)
+    match = re.compile(rf"^[ \t}}]*{re.escape(closing)}", re.MULTILINE).search(text, start)
+    return None if match is None else match.end() - len(closing)
 
 
 def _meant(match: re.Match[str]) -> str:
@@ -331,12 +331,12 @@ def _without_prefix(prefix: str, module: str) -> tuple[str, list[str]]:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
     pattern = _like(stem)
     first, *others = module.split("\n")
-    found = [pattern.match(line) for line in others]
-    if sum(match is not None for match in found) < sum(bool(line.strip()) for line in others) / 2:
+    matches = [pattern.match(line) for line in others]
+    if sum(match is not None for match in matches) < sum(bool(line.strip()) for line in others) / 2:
         return module, [f"what stands before the word HloModule on its line, '{shown}', is ignored"]
     lines = [
         line if match is None else " " * match.end() + line[match.end() :]
-        for line, match in zip(others, found, strict=True)
+        for line, match in zip(others, matches, strict=True)
     ]
     return "\n".join([first, *lines]), [f"what lines begin with, '{shown}' and the like, is ignored"]
 

@@ -30,9 +30,9 @@ _CONTINUATIONS = ("-done", "-update")
 
 def check_shapes(report: Report, programs: Mapping[str, ProgramShape | None]) -> None:
     """Report instructions that are not declared of the shape that their operands give; `programs` are by name."""
-    known = _Known(programs)
+    context = _Known(programs)
     for computation in report.module.computations:
-        _check_computation(report, computation, programs, known)
+        _check_computation(report, computation, programs, context)
 
 
 class _Known:
@@ -77,17 +77,17 @@ class _Known:
 
 
 def _check_computation(
-    report: Report, computation: Computation, programs: Mapping[str, ProgramShape | None], known: _Known
+    report: Report, computation: Computation, programs: Mapping[str, ProgramShape | None], context: _Known
 ) -> None:
     """Check the instructions of a computation that are not equal, but for names, to one without fault."""
     by_name = computation.by_name
     for instruction in computation.instructions:
-        if id(instruction.shape) not in known.shapes:
+        if id(instruction.shape) not in context.shapes:
             fault = _shape_fault(instruction.shape)
             if fault is not None:
                 report.error(fault, computation, instruction)
                 continue
-            known.shapes.add(id(instruction.shape))
+            context.shapes.add(id(instruction.shape))
         replication = instruction.parameter_replication
         if replication is not None and len(replication) != (leaves := len(flat_shapes(instruction.shape))):
             report.error(
@@ -101,8 +101,8 @@ def _check_computation(
         key = None
         operands = [by_name[name] for name in instruction.operands if name in by_name]
         if len(operands) == len(instruction.operands):
-            key = known.key(instruction, entry, operands)
-            if known.is_sound(key):
+            key = context.key(instruction, entry, operands)
+            if context.is_sound(key):
                 continue
         count = len(instruction.operands)
         if count < entry.minimum_operands or (entry.maximum_operands is not None and count > entry.maximum_operands):
@@ -119,7 +119,7 @@ def _check_computation(
         faults = list(_faults(report, computation, instruction, entry, operands, programs))
         report.errors(faults, computation, instruction)
         if not faults:
-            known.add(key)
+            context.add(key)
 
 
 def _attributes_fault(entry: Entry, instruction: Instruction, *, strict: bool) -> str | None:

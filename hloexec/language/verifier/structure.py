@@ -157,8 +157,8 @@ def _check_parameters(report: Report, computation: Computation) -> tuple[Shape, 
     """The shapes of the parameters in the order of their numbers, or None where the numbers are not 0, 1, …"""
     numbered: dict[int, Instruction] = {}
     is_dense = True
-    found = {instruction.opcode for instruction in computation.instructions}
-    opcodes = {name for name in found if (entry := find_opcode(name)) is not None and entry.role is Role.PARAMETER}
+    used = {instruction.opcode for instruction in computation.instructions}
+    opcodes = {name for name in used if (entry := find_opcode(name)) is not None and entry.role is Role.PARAMETER}
     for instruction in computation.instructions:
         if instruction.opcode not in opcodes:
             continue

@@ -144,9 +144,11 @@ def require_distinct(groups: ReplicaGroups, opcode_name: str) -> None:
     )
 
 
-def extent_of(shape: ArrayShape, dimension: int, what: str) -> int:
+def extent_of(shape: ArrayShape, dimension: int, subject: str) -> int:
     """The size of a dimension, which must be there."""
-    require(0 <= dimension < shape.rank, f"dimension {dimension} is out of range for {what}, which has shape {shape}")
+    require(
+        0 <= dimension < shape.rank, f"dimension {dimension} is out of range for {subject}, which has shape {shape}"
+    )
     return shape.dimensions[dimension]
 
 
@@ -195,12 +197,12 @@ def pairs_of_shares(
             yield number, operand, result
 
 
-def require_shares(part: Shape, whole: Shape, attributes: Divided, what: str, expected: str) -> None:
+def require_shares(part: Shape, whole: Shape, attributes: Divided, subject: str, expected: str) -> None:
     """ShapeError unless `whole` is a group's `part`s one after the other along the dimension."""
-    opcode_name = what.rpartition(" ")[2]
-    small, large = array_shape(part, what), array_shape(whole, what)
+    opcode_name = subject.rpartition(" ")[2]
+    small, large = array_shape(part, subject), array_shape(whole, subject)
     dimension, size = attributes.dimension, group_size(attributes.replica_groups, opcode_name)
-    extent = extent_of(small, dimension, what)
+    extent = extent_of(small, dimension, subject)
     others = [number for number in range(small.rank) if number != dimension]
     same = small.rank == large.rank and all(small.dimensions[i] == large.dimensions[i] for i in others)
     total = large.dimensions[dimension] if same else -1
@@ -210,7 +212,7 @@ def require_shares(part: Shape, whole: Shape, attributes: Divided, what: str, ex
     fits = total == unit if is_exact else total % max(unit, 1) == 0
     require(
         same and fits and same_type(small.element_type, large.element_type),
-        f"{what} must be {expected} along dimension {dimension} with {size or 'some number of'} devices in a group, "
+        f"{subject} must be {expected} along dimension {dimension} with {size or 'some number of'} devices in a group, "
         f"but the shapes are {part} and {whole}",
     )
 

@@ -104,12 +104,14 @@ class AllToAll:
         dimension = attributes.dimension
         if dimension is None:
             rows = list(members.values())
-            found = {member: tuple(row[place] for row in rows) for place, member in enumerate(members)}
-            return found if isinstance(shape, TupleShape) else {member: result[0] for member, result in found.items()}
+            results = {member: tuple(row[place] for row in rows) for place, member in enumerate(members)}
+            return (
+                results if isinstance(shape, TupleShape) else {member: result[0] for member, result in results.items()}
+            )
         parts = [[np.split(array, len(members), dimension) for array in operands] for operands in members.values()]
         return {
             member: one_or_all(
-                [np.concatenate([given[i][place] for given in parts], dimension) for i in range(len(parts[0]))]
+                [np.concatenate([part[i][place] for part in parts], dimension) for i in range(len(parts[0]))]
             )
             for place, member in enumerate(members)
         }
@@ -127,13 +129,13 @@ class RaggedAllToAll:
         known, what fits with them."""
         rows = [shape.dimensions[0] for shape in use.shapes[:2]]
         _, _, starts, sizes, targets, _ = use.bounds
-        known = [
+        row_limits = [
             size - int(bounds.high)
             for size, bounds in zip(rows, (starts, targets), strict=True)
             if bounds.low >= 0 and bounds.high <= size
         ]
         share = max(1, min(rows) // max(1, use.shapes[2].element_count))
-        most = min(rows + (known or [share]))
+        most = min(rows + (row_limits or [share]))
         largest = int(sizes.high) if sizes.low >= 0 and sizes.high <= min(rows) else most
         yield 2, Demand(0, rows[0] - largest)
         yield 3, Demand(0, most)
@@ -196,10 +198,10 @@ class RaggedAllToAll:
 
 def _copy_rows(source: Array, start: int, result: Array, target: int, size: int) -> None:
     """Rows start … of `source` become rows target … of `result`."""
-    for array, first, what in (source, start, "reads"), (result, target, "writes"):
+    for array, first, verb in (source, start, "reads"), (result, target, "writes"):
         if size < 0 or not 0 <= first <= array.shape[0] - size:
             raise EvaluationError(
-                f"ragged-all-to-all {what} {size} rows from row {first} on, but the array has {array.shape[0]} rows"
+                f"ragged-all-to-all {verb} {size} rows from row {first} on, but the array has {array.shape[0]} rows"
             )
     result[target : target + size] = source[start : start + size]
 

@@ -137,24 +137,27 @@ def algorithm_multiplier(algorithm: str) -> FloatMultiplier:
 
 
 def contraction_split(
-    given: Mapping[str, Any], numerics: NumericsPolicy
+    settings: Mapping[str, Any], numerics: NumericsPolicy
 ) -> tuple[OperandSplit | None, Mapping[str, Any]]:
     """What a contraction's algorithm, precision and policy do to its operands, and the keyword arguments of its kernel
     without that; None, and all of them, where they do nothing, or round sums as well. What has no precision, as the
     solution of a triangular system, no policy is about."""
-    attributes = given["attributes"]
+    attributes = settings["attributes"]
     algorithm = getattr(attributes, "algorithm", "unset")
     if algorithm != "unset" and not numerics.ignores_algorithms:
         multiplier = algorithm_multiplier(algorithm)
         if multiplier.sum_type is not None or multiplier.split is None:
-            return None, given
-        return multiplier.split, {**given, "attributes": attrs.evolve(attributes, algorithm="unset")}
+            return None, settings
+        return multiplier.split, {**settings, "attributes": attrs.evolve(attributes, algorithm="unset")}
     precision = getattr(attributes, "operand_precision", None)
     is_default = precision is not None and all(word == "default" for word in precision)
     split = operand_split(numerics) if is_default else None
     if split is None:
-        return None, given
-    return split, {**given, "numerics": numerics.changed(contraction_operand_mantissa_bits=None, contraction_passes=1)}
+        return None, settings
+    return split, {
+        **settings,
+        "numerics": numerics.changed(contraction_operand_mantissa_bits=None, contraction_passes=1),
+    }
 
 
 @frozen

@@ -296,11 +296,11 @@ def _cut_by_seed(array: Array, bits: int) -> Array:
 def _kept(pattern: Array, array: Array, bits: int) -> Array:
     """f32 numbers with the other bits of their patterns cleared; what is NaN in `array` stays as it is there."""
     pattern &= np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)
-    found = pattern.view(np.float32)
+    numbers = pattern.view(np.float32)
     nan = np.isnan(array)
     if nan.any():
-        found[nan] = array[nan]
-    return found
+        numbers[nan] = array[nan]
+    return numbers
 
 
 def multiply_into(result: Array, lhs: Array, rhs: Array, result_type: ElementType, multiplier: Multiplier) -> None:

@@ -270,15 +270,15 @@ def late_operands_fault(update: Instruction, program: ProgramShape | None) -> st
     shape = update.shape
     if program is None or not isinstance(shape, TupleShape) or len(shape.elements) < 2:
         return None
-    given, result, *_ = shape.elements
-    operands = given.elements if isinstance(given, TupleShape) else ()
+    operand_shape, result, *_ = shape.elements
+    operands = operand_shape.elements if isinstance(operand_shape, TupleShape) else ()
     try:
         require(
             len(operands) <= len(program.parameters),
             f"what was started takes {len(program.parameters)} operands, but has {len(operands)} after async-update",
         )
-        known = ProgramShape(program.parameters[: len(operands)], program.result)
-        require_parameters(known, operands, "the computation that async-update goes on with")
+        signature = ProgramShape(program.parameters[: len(operands)], program.result)
+        require_parameters(signature, operands, "the computation that async-update goes on with")
         if len(operands) == len(program.parameters):
             require_same_shape(result, program.result, "element 1 of async-update, its result,")
     except ShapeError as error:

@@ -50,7 +50,7 @@ def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[...,
         exact = (
             exact_formula(name, operand_shapes[0].element_type.kind, shape.element_type) if numerics.is_exact else None
         )
-        given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
+        keywords = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
         with np.errstate(all="ignore"):
             # NumPy turns arrays without dimensions into scalars; formulas shall not have to know.
             arrays = [widen(operand.reshape(1) if operand.ndim == 0 else operand) for operand in operands]
@@ -63,7 +63,7 @@ def _kernel(compute: Formula, needs: frozenset[str], name: str) -> Callable[...,
             elif numerics.has_fast_functions and name in FAST_FUNCTIONS and arrays[0].dtype == np.float32:
                 result = FAST_FUNCTIONS[name](*arrays)
             else:
-                result = compute(*arrays, **{need: given[need] for need in needs})
+                result = compute(*arrays, **{need: keywords[need] for need in needs})
             result = narrow(result, shape.element_type)
         return result.reshape(()) if all(operand.ndim == 0 for operand in operands) else result
 

@@ -45,7 +45,7 @@ def choose(pred: Array, on_true: Array, on_false: Array) -> Array:
     if any(operand.size != 1 and operand.shape != pred.shape for operand in (on_true, on_false)):
         return np.where(pred, on_true, on_false)
     # Sums of what is chosen are taken in the order in which it lies in memory: that of an operand that does.
-    laid_out = (each for each in (on_true, on_false) if each.shape == pred.shape and any(each.strides))
+    laid_out = (branch for branch in (on_true, on_false) if branch.shape == pred.shape and any(branch.strides))
     chosen = np.empty_like(next(laid_out, pred), on_true.dtype)
     choose_by_mask(mask_of(pred, mask_dtype), on_true, on_false, chosen)
     return chosen

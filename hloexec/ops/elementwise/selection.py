@@ -139,9 +139,9 @@ def _converted_bounds(use: Use, operand: Bounds) -> Bounds:
         low, high = (bound if math.isinf(bound) else math.trunc(bound) for bound in (operand.low, operand.high))
         return Bounds(min(low, 0), max(high, 0), operand.is_parameter)
     # A float type without infinities turns what is beyond it into NaN.
-    found = widen(convert(np.array([operand.low, operand.high], np.float64), target)).astype(np.float64).tolist()
+    ends = widen(convert(np.array([operand.low, operand.high], np.float64), target)).astype(np.float64).tolist()
     low, high = (
-        given if math.isnan(bound) else bound for given, bound in zip((-INFINITY, INFINITY), found, strict=True)
+        extreme if math.isnan(bound) else bound for extreme, bound in zip((-INFINITY, INFINITY), ends, strict=True)
     )
     return Bounds(low, high, operand.is_parameter)
 
@@ -451,9 +451,9 @@ def total_order_key(array: Array) -> Array:
 
 def _infer_clamp(low: Shape, operand: Shape, high: Shape) -> ArrayShape:
     result = operands_shape("clamp", (operand,), ANY_TYPE)
-    for shape, what in ((low, "min"), (high, "max")):
-        bound = array_shape(shape, f"the {what} of clamp")
-        together = f"operand and {what} of clamp"
+    for shape, name in ((low, "min"), (high, "max")):
+        bound = array_shape(shape, f"the {name} of clamp")
+        together = f"operand and {name} of clamp"
         same_type_ignoring_float_width(result, bound, together)
         if bound.rank > 0:
             same_dimensions(result, bound, together)

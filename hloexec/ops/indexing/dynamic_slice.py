@@ -211,11 +211,11 @@ def clamped_window(sizes: Dimensions, start_indices: Sequence[Any], window: Dime
     """Where a window of an array lies after clamping."""
     is_vector = len(start_indices) == 1 and np.ndim(start_indices[0]) == 1
     starts = start_indices[0] if is_vector else start_indices
-    found = []
+    slices = []
     for start, size, extent in zip(starts, sizes, window, strict=True):
         first = 0 if extent == size else min(max(int(start), 0), size - extent)
-        found.append(slice(first, first + extent))
-    return tuple(found)
+        slices.append(slice(first, first + extent))
+    return tuple(slices)
 
 
 def _relate_windows(use: Relating, whole: Axes, window: Axes, first: int) -> None:

@@ -334,8 +334,8 @@ class _Arrangement:
         batch = iter([axis for axis in range(len(sizes)) if axis not in window])
         return cls(tuple(sizes), tuple(order[axis] if axis in order else next(batch) for axis in range(len(sizes))))
 
-    def __call__(self, found: Array) -> Array:
-        return found.reshape(self.sizes).transpose(self.order)
+    def __call__(self, array: Array) -> Array:
+        return array.reshape(self.sizes).transpose(self.order)
 
 
 @frozen
@@ -355,10 +355,10 @@ class _OneWindow:
             for axis, component, limit in self.components:
                 start = min(max(starts[component], 0), limit)
                 where[axis] = slice(start, start + self.window[axis])
-        found = operand[tuple(where)]
+        window = operand[tuple(where)]
         if prod(self.batch) != 1:
-            found = np.broadcast_to(found, (*self.batch, *found.shape))
-        return self.arrangement(row_major(found))
+            window = np.broadcast_to(window, (*self.batch, *window.shape))
+        return self.arrangement(row_major(window))
 
 
 @frozen
@@ -394,8 +394,8 @@ class _Windows:
         limit = self.sizes[axis] - self.window[axis]
         if start.size > _FEW and lie_within(start, limit):
             return start
-        found: Array = np.minimum(np.maximum(start, 0), limit)
-        return found
+        clamped_start: Array = np.minimum(np.maximum(start, 0), limit)
+        return clamped_start
 
 
 @frozen
@@ -416,9 +416,9 @@ class _Rows:
             if operand.size > _MOST_COPIED * prod(self.taken):
                 return self.windows(operand, indices)
             operand = row_major(operand)
-        found = empty(self.taken, operand.dtype)
-        operand.reshape(self.table).take(self.positions(indices), axis=1, mode="clip", out=found)
-        return self.arrangement(found)
+        rows = empty(self.taken, operand.dtype)
+        operand.reshape(self.table).take(self.positions(indices), axis=1, mode="clip", out=rows)
+        return self.arrangement(rows)
 
 
 @frozen
@@ -436,7 +436,7 @@ class _Positions:
     def of(cls, vectors: IndexVectors, sizes: Dimensions, moving: Sequence[int]) -> _Positions:
         """For windows of one element along dimensions of these sizes that follow one another."""
         rows = {axis: prod(sizes[axis + 1 : moving[-1] + 1]) for axis in moving}
-        known = (
+        known_offsets = (
             np.minimum(starts, sizes[axis] - 1) * rows[axis]
             for axis, starts in vectors.numbers.items()
             if axis in moving
@@ -444,7 +444,7 @@ class _Positions:
         components = (
             (number, sizes[axis] - 1, rows[axis]) for number, axis in enumerate(vectors.dimensions) if axis in moving
         )
-        return cls(vectors, tuple(components), tuple(known))
+        return cls(vectors, tuple(components), tuple(known_offsets))
 
     def __call__(self, indices: Array) -> Array:
         parts, starts = list(self.known), self.vectors.components(indices)

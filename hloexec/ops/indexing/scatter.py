@@ -191,11 +191,11 @@ def _combine_rows(
         def update(start: int, stop: int, chosen: Array = chosen) -> None:
             numbers = chosen[start:stop]
             rows = keys[numbers]
-            found, given = _rows(target, rows), _rows(pieces, numbers)
+            targets, additions = _rows(target, rows), _rows(pieces, numbers)
             if can_be_folded and isinstance(step, np.ufunc):
-                target[rows] = step(found, given, out=found)
+                target[rows] = step(targets, additions, out=targets)
             else:
-                target[rows] = narrow(step(widen(found), widen(given)), element_type)
+                target[rows] = narrow(step(widen(targets), widen(additions)), element_type)
 
         in_blocks(update, len(chosen), block)
         begin = end
@@ -431,13 +431,13 @@ class Scatter:
         count = len(operands) // 2
         extents, bound = operands[0].shape, operand_shapes[0].dimensions
         declared = parts_of(shape)
-        types = [array_shape(each, "the result of scatter").element_type for each in declared]
+        types = [array_shape(leaf, "the result of scatter").element_type for leaf in declared]
         sources = [completed(in_type(*pair), bound) for pair in zip(operands[:count], types, strict=True)]
         indices, *updates = _of_one_batch(operands[count:], operand_shapes[count:], attributes)
         updates = [in_type(*pair) for pair in zip(updates, types, strict=True)]
         kernel = Scattering.of(attributes, bound, indices.shape, updates[0].shape, computations[0], numerics.is_exact)
-        found = kernel(*sources, indices, *updates, out=out)
-        results = found if isinstance(found, tuple) else (found,)
+        kernel_result = kernel(*sources, indices, *updates, out=out)
+        results = kernel_result if isinstance(kernel_result, tuple) else (kernel_result,)
         if extents != bound:
             results = tuple(part(result, map(slice, extents)) for result in results)
         return results if isinstance(shape, TupleShape) else results[0]
@@ -525,10 +525,10 @@ def _require_dimensions(
             f"scatter's windows must not exceed the operand, but updates dimension {ours} in {update} is larger than "
             f"operand dimension {theirs} in {source}",
         )
-    found = tuple(update.dimensions[axis] for axis in _batch_axes(attributes, update.rank))
+    update_batch = tuple(update.dimensions[axis] for axis in _batch_axes(attributes, update.rank))
     require(
-        found == batch,
-        f"the batch dimensions of scatter's updates {update} have sizes {list(found)}, but those of the indices "
+        update_batch == batch,
+        f"the batch dimensions of scatter's updates {update} have sizes {list(update_batch)}, but those of the indices "
         f"{indices} have {list(batch)}",
     )
 

@@ -239,8 +239,8 @@ class HostExecute(_Call):
     @staticmethod
     def supports(instruction: Instruction) -> str | None:
         count = len(_called(instruction))
-        what = "it runs a program on the host that the text does not hold"
-        return None if count == 1 else what if not count else f"it calls {count} computations"
+        reason = "it runs a program on the host that the text does not hold"
+        return None if count == 1 else reason if not count else f"it calls {count} computations"
 
 
 @custom_call("__triton", "__triton_gemm", "__triton_softmax")
@@ -264,9 +264,9 @@ _SPLITS = ("X64SplitLow", "X128SplitLow", "X64SplitHigh", "X128SplitHigh")
 _WORD_BITS = np.uint64(32)
 
 
-def _of_type(shape: Shape, names: Collection[str], what: str) -> ArrayShape:
-    array = array_shape(shape, what)
-    require(array.element_type.name in names, f"{what} must be {' or '.join(names)}, but has shape {array}")
+def _of_type(shape: Shape, names: Collection[str], subject: str) -> ArrayShape:
+    array = array_shape(shape, subject)
+    require(array.element_type.name in names, f"{subject} must be {' or '.join(names)}, but has shape {array}")
     return array
 
 

@@ -35,23 +35,23 @@ _CAMEL_CASE = re.compile(r"[a-z][a-z0-9]*(?:[A-Z][a-z0-9]*)+")
 def json_object(backend_config: str) -> dict[str, Any]:
     """A config as an object of JSON, its fields in snake_case; UnsupportedError says why one is none."""
     try:
-        found = json.loads(backend_config, object_pairs_hook=_in_snake_case)
+        fields = json.loads(backend_config, object_pairs_hook=_in_snake_case)
     except (ValueError, RecursionError) as error:
         raise UnsupportedError(f"its backend_config is not JSON ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise UnsupportedError(f"its backend_config must be a JSON object, but is {quoted(backend_config)}")
-    return found
+    return fields
 
 
 def _in_snake_case(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose names of fields are those of `.proto` files: conv_result_scale, where it says convResultScale."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for said, value in pairs:
         name = re.sub("[A-Z]", r"_\g<0>", said).lower() if _CAMEL_CASE.fullmatch(said) else said
-        if name in found:
+        if name in fields:
             raise UnsupportedError(f"its backend_config gives {name} twice")
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields
 
 
 def enumerator(value: object, words: Sequence[str]) -> str:
@@ -69,10 +69,10 @@ def backend_config_field(backend_config: str | None, field: str) -> dict[str, An
     if backend_config is None:
         raise UnsupportedError(f"it has no backend_config, but {field} says what to compute")
     whole = json_object(backend_config)
-    found = whole.get(field, whole)
-    if not isinstance(found, dict):
-        raise UnsupportedError(f"{field} of its backend_config must be a JSON object, but is {found!r}")
-    return found
+    config = whole.get(field, whole)
+    if not isinstance(config, dict):
+        raise UnsupportedError(f"{field} of its backend_config must be a JSON object, but is {config!r}")
+    return config
 
 
 def checked_json(
@@ -82,13 +82,13 @@ def checked_json(
 
     `permitted` gives for each name the values, or a function that knows them. UnsupportedError names what does not fit.
     """
-    found = json_object(backend_config or "")
-    known_fields(found, permitted)
-    for name, value in found.items():
+    fields = json_object(backend_config or "")
+    known_fields(fields, permitted)
+    for name, value in fields.items():
         values = permitted[name]
         if not (values(value) if callable(values) else value in values):
             raise UnsupportedError(f"{name} of its backend_config is {value!r}, which hloexec does not support")
-    return found
+    return fields
 
 
 @frozen
@@ -140,17 +140,17 @@ class Fields:
             raise UnsupportedError(f"{name} of its backend_config must be a list of whole numbers") from None
 
 
-def known_fields(values: Mapping[str, Any], known: Collection[str], field: str = "backend_config") -> Fields:
-    """The fields of an object; UnsupportedError names one that is not among those `known`."""
+def known_fields(values: Mapping[str, Any], names: Collection[str], field: str = "backend_config") -> Fields:
+    """The fields of an object; UnsupportedError names one that is not among those `names`."""
     for name in values:
-        if name not in known:
+        if name not in names:
             raise UnsupportedError(f"its {field} has the field {name}, which hloexec does not know")
     return Fields(values)
 
 
-def read_fields(instruction: Instruction, field: str, known: Collection[str]) -> Fields:
-    """The fields of the object `field` of a call's config, all of them `known`."""
-    return known_fields(backend_config_field(instruction.backend_config, field), known, field)
+def read_fields(instruction: Instruction, field: str, names: Collection[str]) -> Fields:
+    """The fields of the object `field` of a call's config, all of them `names`."""
+    return known_fields(backend_config_field(instruction.backend_config, field), names, field)
 
 
 AttributeValue: TypeAlias = bool | int | float | str
@@ -179,20 +179,20 @@ def ffi_attributes(backend_config: str | None) -> Mapping[str, AttributeValue]:
         return {}
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _MOST_CHARACTERS:
         raise UnsupportedError(f"its backend_config must be a dictionary {{name = value, …}}, but is {quoted(text)}")
-    found: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     body, position = text[1:-1].rstrip(), 0
     while position < len(body):
         name = _NAME.match(body, position)
         value = _VALUE.match(body, name.end()) if name else None
         if name is None or value is None:
             raise UnsupportedError(f"its backend_config cannot be read at {body[position : position + 40]!r}")
-        found[name[1] or name[2]] = _read(value)
+        attributes[name[1] or name[2]] = _read(value)
         position = value.end()
         separator = _SEPARATOR.match(body, position)
         if separator is None and position < len(body):
             raise UnsupportedError(f"its backend_config cannot be read at {body[position : position + 40]!r}")
         position = separator.end() if separator else position
-    return found
+    return attributes
 
 
 def bytes_of_config(backend_config: str | None) -> bytes:
@@ -216,17 +216,17 @@ def checked_attributes(
 
     `permitted` gives for each name the values, or a function that knows them. UnsupportedError names what does not fit.
     """
-    found = ffi_attributes(backend_config)
-    for name, value in found.items():
+    attributes = ffi_attributes(backend_config)
+    for name, value in attributes.items():
         if name not in permitted:
             raise UnsupportedError(f"its backend_config has the attribute {name}, which hloexec does not know")
         values = permitted[name]
         if not (values(value) if callable(values) else value in values):
             raise UnsupportedError(f"its attribute {name} is {value!r}, which hloexec does not support")
     for name in permitted:
-        if name not in found:
+        if name not in attributes:
             raise UnsupportedError(f"its backend_config lacks the attribute {name}")
-    return found
+    return attributes
 
 
 class Attributes:
@@ -260,8 +260,8 @@ class Attributes:
         """What an enumeration's number stands for."""
         value = self.integer(name, default)
         if value not in choices:
-            known = ", ".join(f"{number} ({meaning})" for number, meaning in choices.items())
-            raise UnsupportedError(f"its attribute {name} is {value}, and hloexec has {known}")
+            meanings = ", ".join(f"{number} ({meaning})" for number, meaning in choices.items())
+            raise UnsupportedError(f"its attribute {name} is {value}, and hloexec has {meanings}")
         return choices[value]
 
     def ignore(self, *names: str) -> None:
@@ -301,10 +301,12 @@ def _read(value: re.Match[str]) -> AttributeValue:
 CallResult: TypeAlias = Array | tuple[Array, ...]
 
 
-def require_floating(shapes: Iterable[ArrayShape], what: str) -> None:
+def require_floating(shapes: Iterable[ArrayShape], subject: str) -> None:
     """ShapeError unless all of these arrays hold floating-point numbers."""
     for shape in shapes:
-        require(shape.element_type.is_floating, f"the operands of {what} must be floating-point numbers, not {shape}")
+        require(
+            shape.element_type.is_floating, f"the operands of {subject} must be floating-point numbers, not {shape}"
+        )
 
 
 def shapes_of(arrays: Iterable[Array]) -> list[ArrayShape]:
@@ -312,12 +314,12 @@ def shapes_of(arrays: Iterable[Array]) -> list[ArrayShape]:
     return [ArrayShape(element_type_of(array.dtype), array.shape) for array in arrays]
 
 
-def result_shapes(shape: Shape, what: str, count: int = 1) -> list[ArrayShape]:
+def result_shapes(shape: Shape, subject: str, count: int = 1) -> list[ArrayShape]:
     """The arrays that a call declares as its results, scratch memory included; ShapeError for fewer than `count`."""
     leaves = parts_of(shape)
     if len(leaves) < count:
-        raise ShapeError(f"{what} has {count} results, which do not fit into {shape}")
-    return [array_shape(leaf, f"a result of {what}") for leaf in leaves]
+        raise ShapeError(f"{subject} has {count} results, which do not fit into {shape}")
+    return [array_shape(leaf, f"a result of {subject}") for leaf in leaves]
 
 
 def in_declared_form(results: Sequence[Shape], shape: Shape) -> Shape:

@@ -180,8 +180,8 @@ class _Normalization:
 
 
 def _normalization(instruction: Instruction) -> _Normalization:
-    known = ("rescale", "fused_ops", "epsilon_typecast", "fusions")
-    fields = read_fields(instruction, "onednn_layer_norm_config", known)
+    field_names = ("rescale", "fused_ops", "epsilon_typecast", "fusions")
+    fields = read_fields(instruction, "onednn_layer_norm_config", field_names)
     if fields.object("fusions", {}).values.get("ops"):
         raise UnsupportedError("it is fused with other operations")
     # Older configs call it fused_ops.

@@ -156,9 +156,9 @@ class Dequantize:
         return narrow(product, shape.element_type)
 
 
-def _floating(shape: Shape, what: str) -> ArrayShape:
-    array = array_shape(shape, what)
-    require(array.element_type.is_floating, f"{what} must be of a floating-point type, but is {array}")
+def _floating(shape: Shape, subject: str) -> ArrayShape:
+    array = array_shape(shape, subject)
+    require(array.element_type.is_floating, f"{subject} must be of a floating-point type, but is {array}")
     return array
 
 

@@ -139,8 +139,8 @@ class ApproxTopK:
             raise EvaluationError(f"a search cannot find {shape} in arrays of dimensions {list(arrays[0].shape)}")
         rows = [np.ascontiguousarray(np.moveaxis(array, dimension, -1)) for array in arrays]
         order = _order(computations[0], rows, count)
-        found = tuple(np.moveaxis(np.take_along_axis(row, order, -1), -1, dimension) for row in rows)
-        return found if isinstance(shape, TupleShape) else found[0]
+        results = tuple(np.moveaxis(np.take_along_axis(row, order, -1), -1, dimension) for row in rows)
+        return results if isinstance(shape, TupleShape) else results[0]
 
 
 def _order(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
@@ -189,10 +189,10 @@ def _scan_options(instruction: Instruction) -> _ScanOptions:
     permitted = {**lengths, "kind": (1, "SUM").__contains__, "is_reverse": _is_flag}
     if not _is_json(instruction.backend_config):
         return _ScanOptions(**checked_attributes(instruction.backend_config, permitted))
-    found = checked_json(instruction.backend_config, permitted)
-    if "kind" not in found:
+    options = checked_json(instruction.backend_config, permitted)
+    if "kind" not in options:
         raise UnsupportedError("its backend_config lacks the kind of scan")
-    return _ScanOptions(**found | {name: int(found.get(name, 0)) for name in lengths})
+    return _ScanOptions(**options | {name: int(options.get(name, 0)) for name in lengths})
 
 
 def _is_json(backend_config: str | None) -> bool:

@@ -101,24 +101,26 @@ class SparseCoreCall:
 _BLOCKS = 4
 
 
-def _matrices(operands: Sequence[Shape], what: str, *, square: bool = True) -> list[ArrayShape]:
+def _matrices(operands: Sequence[Shape], subject: str, *, square: bool = True) -> list[ArrayShape]:
     """The shapes of real matrices, all alike."""
-    arrays = operand_shapes(operands, what)
+    arrays = operand_shapes(operands, subject)
     first = arrays[0]
     require(
         first.rank >= 2 and first.element_type.is_floating and all(array.compatible(first) for array in arrays),
-        f"{what} takes floating-point matrices, all of one shape, but is given {', '.join(map(str, arrays))}",
+        f"{subject} takes floating-point matrices, all of one shape, but is given {', '.join(map(str, arrays))}",
     )
     require(
-        not square or first.dimensions[-1] == first.dimensions[-2], f"{what} takes square matrices, but not {first}"
+        not square or first.dimensions[-1] == first.dimensions[-2], f"{subject} takes square matrices, but not {first}"
     )
     return [array.plain for array in arrays]
 
 
-def _parts(operands: Sequence[Shape], what: str, *, square: bool = True) -> list[ArrayShape]:
+def _parts(operands: Sequence[Shape], subject: str, *, square: bool = True) -> list[ArrayShape]:
     """The shapes of a real matrix, or of the two parts of a complex one."""
-    require(len(operands) in (1, 2), f"{what} takes a matrix or its two parts, but is given {len(operands)} operands")
-    return _matrices(operands, what, square=square)
+    require(
+        len(operands) in (1, 2), f"{subject} takes a matrix or its two parts, but is given {len(operands)} operands"
+    )
+    return _matrices(operands, subject, square=square)
 
 
 def _joined(parts: Sequence[Array]) -> Array:

@@ -86,19 +86,19 @@ def _entry(target: str, given: Any) -> Entry:
     )
 
 
-def _static_method(owner: type, name: str, what: str) -> Callable[..., Any] | None:
+def _static_method(owner: type, name: str, subject: str) -> Callable[..., Any] | None:
     if not hasattr(owner, name):
         return None
     if not isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod)):
-        raise InputError(f"{name} of {what}, class {owner.__qualname__}, must be a static method")
-    found: Callable[..., Any] = getattr(owner, name)
-    return found
+        raise InputError(f"{name} of {subject}, class {owner.__qualname__}, must be a static method")
+    method: Callable[..., Any] = getattr(owner, name)
+    return method
 
 
 def _adapted(
-    function: Callable[..., Any], known: Sequence[str], name: str, checked: Callable[[Any, Shape], Any]
+    function: Callable[..., Any], names: Sequence[str], name: str, checked: Callable[[Any, Shape], Any]
 ) -> tuple[Rule[Any], tuple[int, int | None]]:
-    """A user's function as entries have them, which gets of the `known` arguments those that it takes, and how many
+    """A user's function as entries have them, which gets of the `names` arguments those that it takes, and how many
     operands that may be."""
     kinds = inspect.Parameter
     try:
@@ -107,11 +107,11 @@ def _adapted(
         parameters = [kinds("operands", kinds.VAR_POSITIONAL)]
     takes_all = any(parameter.kind is kinds.VAR_KEYWORD for parameter in parameters)
     wanted = {parameter.name: parameter for parameter in parameters if parameter.kind is kinds.KEYWORD_ONLY}
-    unknown = [key for key, parameter in wanted.items() if key not in known and parameter.default is kinds.empty]
+    unknown = [key for key, parameter in wanted.items() if key not in names and parameter.default is kinds.empty]
     if unknown:
-        unmet, given = ", ".join(unknown), ", ".join(known)
-        raise InputError(f"{name} takes the keyword {unmet}, but can be given {given} only")
-    taken = [key for key in known if takes_all or key in wanted]
+        unmet, available = ", ".join(unknown), ", ".join(names)
+        raise InputError(f"{name} takes the keyword {unmet}, but can be given {available} only")
+    taken = [key for key in names if takes_all or key in wanted]
 
     def adapted(*operands: object, shape: Shape, **others: object) -> Any:
         keywords = {key: shape if key == "shape" else others[key] for key in taken}

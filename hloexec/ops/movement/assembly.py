@@ -81,12 +81,12 @@ class Concatenate:
         require(0 <= dimension < first.rank, f"concatenate's dimension {dimension} is not one of its operand {first}")
         element_type = first.element_type
         for i, source in enumerate(sources[1:], start=1):
-            what = f"operands 0 and {i} of concatenate"
-            element_type = same_type_ignoring_float_width(first.with_element_type(element_type), source, what)
+            subject = f"operands 0 and {i} of concatenate"
+            element_type = same_type_ignoring_float_width(first.with_element_type(element_type), source, subject)
             others = slice(dimension), slice(dimension + 1, None)
             require(
                 source.rank == first.rank and all(source.dimensions[k] == first.dimensions[k] for k in others),
-                f"{what} may differ in dimension {dimension} only, but are {first} and {source}",
+                f"{subject} may differ in dimension {dimension} only, but are {first} and {source}",
             )
         sizes = list(first.dimensions)
         sizes[dimension] = sum(source.dimensions[dimension] for source in sources)
@@ -327,10 +327,10 @@ class Shuffle:
         require_distinct_dimensions(attributes.dimensions, source.rank, "shuffle's dimensions")
         if attributes.mode == "rotate":
             require(attributes.indices is None, "a shuffle that rotates has no indices")
-            given = len(attributes.shifts or ())
+            count = len(attributes.shifts or ())
             wanted = len(attributes.dimensions)
             require(
-                given == wanted, f"a shuffle that rotates {wanted} dimensions needs as many shifts, but has {given}"
+                count == wanted, f"a shuffle that rotates {wanted} dimensions needs as many shifts, but has {count}"
             )
         else:
             require(attributes.shifts is None, "a shuffle that permutes has no shifts")
@@ -371,8 +371,8 @@ def _permuted(operand: Array, dimensions: Sequence[int], indices: Array) -> Arra
         indices = indices[..., np.newaxis]
     places: list[Array] = list(np.ogrid[tuple(slice(size) for size in operand.shape)])
     for number, dimension in enumerate(dimensions):
-        found = places[dimension] = indices[..., number].astype(np.int64)
+        chosen = places[dimension] = indices[..., number].astype(np.int64)
         size = operand.shape[dimension]
-        if found.size and not 0 <= found.min() <= found.max() < size:
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < size:
             raise EvaluationError(f"indices of a shuffle reach beyond dimension {dimension} of size {size}")
     return np.ascontiguousarray(operand[tuple(places)]).reshape(operand.shape)

@@ -49,8 +49,8 @@ def padded_columns(use: Use) -> Columns | None:
         return None
     (axis,), (operand, padding) = padded, use.bounds
     ends = [(padding.low, padding.high)] * use.shape.dimensions[axis]
-    found = _ends(operand, use.shapes[0].dimensions, axis)
-    for place, pair in zip(_kept(entries[axis], len(found)), found, strict=True):
+    operand_ends = _ends(operand, use.shapes[0].dimensions, axis)
+    for place, pair in zip(_kept(entries[axis], len(operand_ends)), operand_ends, strict=True):
         ends[place] = pair
     return _told_apart(use, axis, ends)
 
@@ -166,16 +166,16 @@ def _read_demand(use: Use, demand: Demand, places: Sequence[range | None]) -> De
         ends = None if axis is None else _along(use, demand, axis)
     else:
         is_cut = demand.has_bounds and use.shape.element_type.is_integral
-        cut = [axis for axis, found in enumerate(places) if found and len(found) < sizes[axis] <= MOST_COLUMNS]
+        cut = [axis for axis, entries in enumerate(places) if entries and len(entries) < sizes[axis] <= MOST_COLUMNS]
         axis = cut[-1] if cut and is_cut else None
         ends = None if axis is None else ((demand.low, demand.high),) * use.shape.dimensions[axis]
     taken = None if axis is None else places[axis]
     if axis is None or not ends or not taken or sizes[axis] > MOST_COLUMNS:
         return demand_of_whole_axis(use, 0, demand)
-    found = [_ANY] * sizes[axis]
+    entries = [_ANY] * sizes[axis]
     for place, pair in zip(taken, ends, strict=True):
-        found[place] = pair
-    return demand.with_columns(Columns(stride_of(sizes, axis), tuple(found)))
+        entries[place] = pair
+    return demand.with_columns(Columns(stride_of(sizes, axis), tuple(entries)))
 
 
 def concatenate_demand(use: Use, number: int, demand: Demand) -> Demand:
@@ -231,8 +231,8 @@ def _cut(
     if ends is None or not places or not stride:
         return demand.with_columns(None)
     cut = tuple(ends[place] if 0 <= place < len(ends) else _ANY for place in places)
-    found = demand.with_columns(Columns(stride, cut))
-    return found.with_columns(None) if is_one else found
+    cut_demand = demand.with_columns(Columns(stride, cut))
+    return cut_demand.with_columns(None) if is_one else cut_demand
 
 
 def mapped_demand(use: Use, demand: Demand, axes: dict[int, int], number: int = 0) -> Demand:
@@ -257,5 +257,5 @@ def _along(use: Use, demand: Demand, axis: int) -> tuple[Ends, ...] | None:
 def start_demand(room: Sequence[int], stride: int) -> Demand:
     """The demand on index vectors, given how far windows can start from 0 in the dimension in which each component
     counts, and how far from each other components lie in row-major order."""
-    found = Demand(is_defined_beyond=True)
-    return found.with_columns(Columns(stride, tuple((0, max(0, free)) for free in room)) if room else None)
+    demand = Demand(is_defined_beyond=True)
+    return demand.with_columns(Columns(stride, tuple((0, max(0, free)) for free in room)) if room else None)

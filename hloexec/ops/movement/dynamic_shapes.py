@@ -317,8 +317,8 @@ def _require_dimension(name: str, operand: ArrayShape, attributes: DimensionSize
 
 
 def _require_size(name: str, size: Shape) -> None:
-    found = array_shape(size, f"a size operand of {name}")
+    size_shape = array_shape(size, f"a size operand of {name}")
     require(
-        found.element_type is _S32 and found.rank == 0,
-        f"a size operand of {name} must be an s32 scalar, but is {found}",
+        size_shape.element_type is _S32 and size_shape.rank == 0,
+        f"a size operand of {name} must be an s32 scalar, but is {size_shape}",
     )

@@ -53,11 +53,11 @@ def seeded(seed: int | tuple[int, ...]) -> Iterator[None]:
 
 def one_by_one(function: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
     """What a function gives for each of several; where there are as many seeds, with its own."""
-    seeds, found = _seed.get(), []
-    for number, each in enumerate(given):
+    seeds, results = _seed.get(), []
+    for number, argument in enumerate(given):
         with seeded(seeds if isinstance(seeds, int) else seeds[number]):
-            found.append(function(each))
-    return found
+            results.append(function(argument))
+    return results
 
 
 def are_several() -> bool:
@@ -74,7 +74,7 @@ def key_of(name: str) -> Any:
 def _key(seed: int | tuple[int, ...], name: str) -> Any:
     if isinstance(seed, int):
         return zlib.crc32(f"{seed}:{name}".encode())
-    return np.array([_key(each, name) for each in seed], np.uint64)
+    return np.array([_key(one_seed, name) for one_seed in seed], np.uint64)
 
 
 def are_mixed() -> bool:
@@ -104,26 +104,26 @@ def _mixed(values: Array, key: Any, start: int | None = None) -> Array:
     They are of the number's bits, the key and, where `start` is the place of the first along the last dimension, their
     places: these are multiplied by odd numbers and added up, and the upper half is folded onto the lower one.
     """
-    found: Array = values.view(_WORDS[values.itemsize]).astype(np.uint64)
+    words: Array = values.view(_WORDS[values.itemsize]).astype(np.uint64)
     offset = key * _KEY_FACTOR
     if start is not None:
         size = values.shape[-1]
-        found += _PLACES[:size] if size <= _PLACES.size else np.arange(size, dtype=np.uint64) * _GOLDEN
+        words += _PLACES[:size] if size <= _PLACES.size else np.arange(size, dtype=np.uint64) * _GOLDEN
         offset += start * int(_GOLDEN) & _WORD
     if isinstance(offset, int):
-        found += np.uint64(offset & _WORD)
+        words += np.uint64(offset & _WORD)
     else:
-        found = (found.reshape(len(offset), -1) + offset[:, None]).reshape(found.shape)
-    found *= np.uint64(0xBF58476D1CE4E5B9)
-    found ^= found >> np.uint64(32)
-    return found
+        words = (words.reshape(len(offset), -1) + offset[:, None]).reshape(words.shape)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(32)
+    return words
 
 
 def hashes_of(values: Array, key: Any, start: int | None = None) -> Array:
     """64 bits of chance for each of some f32 or f64 numbers; upper bits are the better ones. See `_mixed`."""
-    found = _mixed(values, key, start)
-    found *= np.uint64(0x94D049BB133111EB)
-    return found
+    words = _mixed(values, key, start)
+    words *= np.uint64(0x94D049BB133111EB)
+    return words
 
 
 def steps_of(hashes: Array) -> Array:
@@ -149,18 +149,18 @@ def with_errors(values: Array, amplitude: float, entry: ElementType, key: Any, c
     """
     amplitude *= reach()
     part, parts = part_type(entry), as_parts(values).reshape(count, -1)
-    found = np.empty(parts.shape, part.storage)
+    noisy = np.empty(parts.shape, part.storage)
 
     def work(start: int, stop: int) -> None:
         exact = wide(parts[:, start:stop])
         if amplitude:
             exact = exact * (1 + steps_of(hashes_of(exact, key + 1, start)) * amplitude)
-        rounded = found[:, start:stop]
+        rounded = noisy[:, start:stop]
         flat = exact.reshape(-1)
         rounded[...] = exact if part is F64 else of_hashes(flat, part, hashes_of(flat, key)).reshape(exact.shape)
 
     in_blocks(work, parts.shape[1], max(1, BLOCK // count))
-    return found.view(entry.storage).reshape(values.shape)
+    return noisy.view(entry.storage).reshape(values.shape)
 
 
 def with_errors_along(values: Array, amplitudes: Sequence[float], key: Any) -> Array:
@@ -169,13 +169,13 @@ def with_errors_along(values: Array, amplitudes: Sequence[float], key: Any) -> A
     element, too, as partial sums are. Equal lines have equal errors."""
     exact = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, order="C")
     parts = exact.view(np.float64).reshape(*exact.shape, -1)
-    found = parts.copy()
+    noisy = parts.copy()
     for axis, amplitude in enumerate(amplitudes, exact.ndim - len(amplitudes)):
         lines = np.ascontiguousarray(np.moveaxis(parts, axis, -2))
         hashes = hashes_of(lines.reshape(*lines.shape[:-2], -1), key + axis, 0).reshape(lines.shape)
         shared = steps_of(hashes_of(np.zeros(exact.shape[axis]), key + axis, 0))[:, None]
-        found *= np.moveaxis(1 + (steps_of(hashes) + shared) * (amplitude * reach() * math.sqrt(0.5)), -2, axis)
-    return np.asarray(found.view(exact.dtype).reshape(exact.shape))
+        noisy *= np.moveaxis(1 + (steps_of(hashes) + shared) * (amplitude * reach() * math.sqrt(0.5)), -2, axis)
+    return np.asarray(noisy.view(exact.dtype).reshape(exact.shape))
 
 
 def of_hashes(exact: Array, entry: ElementType, hashes: Array) -> Array:
@@ -200,14 +200,14 @@ def of_hashes(exact: Array, entry: ElementType, hashes: Array) -> Array:
     fractions = hashes[places] * 2.0**-dropped if len(places) else None
     hashes += exact.view(np.uint64)
     hashes &= np.uint64(-1 << dropped & _WORD)
-    found: Array = hashes.view(np.float64).astype(np.float32)
+    results: Array = hashes.view(np.float64).astype(np.float32)
     if entry.mantissa_bits == 7:
-        found = (found.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(entry.storage)
+        results = (results.view(np.uint32) >> np.uint32(16)).astype(np.uint16).view(entry.storage)
     elif entry.bits == 16:
-        found = found.astype(entry.storage)
+        results = results.astype(entry.storage)
     if fractions is not None:
-        found[places] = _between_neighbours(exact[places], entry, fractions)
-    return found
+        results[places] = _between_neighbours(exact[places], entry, fractions)
+    return results
 
 
 def _between_neighbours(exact: Array, entry: ElementType, fractions: Array) -> Array:
@@ -258,14 +258,14 @@ def walked(operand: Array, dimensions: Sequence[int], share: float, key: Any, ex
     parts = as_parts(transposed)
     if not parts.size:
         return operand
-    rows, found = parts.reshape(-1, length, pieces), np.empty(parts.shape, parts.dtype)
-    targets = found.reshape(rows.shape)
+    rows, walked_parts = parts.reshape(-1, length, pieces), np.empty(parts.shape, parts.dtype)
+    targets = walked_parts.reshape(rows.shape)
 
     def work(start: int, stop: int) -> None:
         _walk(rows[start:stop], targets[start:stop], share * reach(), key, exact)
 
     in_blocks(work, len(rows), max(1, BLOCK // (length * pieces)))
-    return np.moveaxis(found.view(transposed.dtype).reshape(transposed.shape), last, dimensions)
+    return np.moveaxis(walked_parts.view(transposed.dtype).reshape(transposed.shape), last, dimensions)
 
 
 def _walk(rows: Array, targets: Array, share: float, key: Any, exact: float) -> None:
@@ -308,10 +308,10 @@ def _hashes(terms: Array, key: Any, start: int) -> Array:
 
 def _are_whole(terms: Array, largest: float) -> Array:
     """Which rows hold nothing but whole numbers up to the largest."""
-    found = np.asarray((terms[:, :2] == np.rint(terms[:, :2])).all(axis=(1, 2)))
-    rest = terms[found]
-    found[found] = ((rest == np.rint(rest)) & (np.abs(rest) < largest)).all(axis=(1, 2))
-    return found[:, None, None]
+    whole_rows = np.asarray((terms[:, :2] == np.rint(terms[:, :2])).all(axis=(1, 2)))
+    rest = terms[whole_rows]
+    whole_rows[whole_rows] = ((rest == np.rint(rest)) & (np.abs(rest) < largest)).all(axis=(1, 2))
+    return whole_rows[:, None, None]
 
 
 def _moves(terms: Array, walks: Array, hashes: Array, share: float) -> Array:

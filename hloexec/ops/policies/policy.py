@@ -98,12 +98,12 @@ class NumericsPolicy:
     @property
     def coarsest_operand_bits(self) -> int | None:
         """How many bits the operands of the coarsest contractions keep, all their terms together; None for all."""
-        found = [
+        bit_counts = [
             _TERMS[part.contraction_passes] * (part.contraction_operand_mantissa_bits + 1) - 1 - part.cuts_operands
             for part in self.parts
             if part.contraction_operand_mantissa_bits is not None
         ]
-        least = min(found, default=_F32_BITS)
+        least = min(bit_counts, default=_F32_BITS)
         return least if least < _F32_BITS else None
 
     @property
@@ -130,8 +130,8 @@ class NumericsPolicy:
     @property
     def chosen_parts(self) -> tuple[NumericsPolicy, ...]:
         """The policies that some instructions have and that are chosen for each."""
-        found = dict.fromkeys(plain for part in self.parts for plain in part.plain_parts if not plain.is_mode)
-        return tuple(found)
+        policies = dict.fromkeys(plain for part in self.parts for plain in part.plain_parts if not plain.is_mode)
+        return tuple(policies)
 
     def without_default(self, part: NumericsPolicy) -> NumericsPolicy:
         """The policy with one of its parts taken from all instructions that have none of their own."""
@@ -161,8 +161,8 @@ class NumericsPolicy:
         """The policy of an instruction."""
         if not self.overrides:
             return self
-        found = self._by_name.get(f"{computation}/{instruction}") or self._by_name.get(instruction)
-        return found or self
+        override = self._by_name.get(f"{computation}/{instruction}") or self._by_name.get(instruction)
+        return override or self
 
     def of_name(self, name: str) -> NumericsPolicy:
         """The policy of an instruction, named as `body/dot.3`."""
@@ -250,15 +250,15 @@ def numerics_policy(name: object) -> NumericsPolicy:
 
 def _with_overrides(default: NumericsPolicy, overrides: Iterable[tuple[str, NumericsPolicy]]) -> NumericsPolicy:
     """A policy with others for some instructions; its name is read back as the same."""
-    found = {**dict(default.overrides), **dict(overrides)}
+    policies_by_name = {**dict(default.overrides), **dict(overrides)}
     plain = attrs.evolve(default, overrides=(), name=default.name.partition(",")[0])
-    if not found:
+    if not policies_by_name:
         return plain
-    for name, policy in found.items():
+    for name, policy in policies_by_name.items():
         if policy.overrides or policy.rounding_seed is not None or default.rounding_seed is not None:
             raise InputError(f"numerics: the policy of %{name} must be a plain one, and so must that of all others")
-    names = ",".join(f"{name}={policy.name}" for name, policy in found.items())
-    return attrs.evolve(plain, name=f"{plain.name},{names}", overrides=tuple(found.items()))
+    names = ",".join(f"{name}={policy.name}" for name, policy in policies_by_name.items())
+    return attrs.evolve(plain, name=f"{plain.name},{names}", overrides=tuple(policies_by_name.items()))
 
 
 def _of_mapping(given: Mapping[object, object]) -> NumericsPolicy:
@@ -274,13 +274,13 @@ def _of_mapping(given: Mapping[object, object]) -> NumericsPolicy:
 
 def mixed(base: NumericsPolicy, policy: NumericsPolicy, names: Iterable[str]) -> NumericsPolicy | None:
     """A policy for some instructions, on top of those that they have under another; None where these contradict it."""
-    known, changes = dict(base.overrides), []
+    overrides, changes = dict(base.overrides), []
     default = _with_overrides(attrs.evolve(base, overrides=()), ())
     for name in names:
-        found = combined(known.get(name, default), policy)
-        if found is None:
+        combination = combined(overrides.get(name, default), policy)
+        if combination is None:
             return None
-        changes.append((name, found))
+        changes.append((name, combination))
     return _with_overrides(base, changes)
 
 
@@ -293,13 +293,13 @@ def without(base: NumericsPolicy, part: NumericsPolicy, names: Iterable[str]) ->
 
 def _joined(policy: NumericsPolicy, left_out: NumericsPolicy) -> NumericsPolicy:
     """What holds where instructions have no policies of their own, without one of its parts."""
-    found = REFERENCE
+    remainder = REFERENCE
     for part in policy.plain_parts:
         if part != left_out:
-            both = combined(found, part)
+            both = combined(remainder, part)
             assert both is not None
-            found = both
-    return found
+            remainder = both
+    return remainder
 
 
 def combined(first: NumericsPolicy, second: NumericsPolicy) -> NumericsPolicy | None:
@@ -355,9 +355,9 @@ def _plain(name: str) -> NumericsPolicy:
     seed = natural_number(text) if prefix == RANDOM_ROUNDING else None
     if seed is not None:
         return NumericsPolicy(f"{RANDOM_ROUNDING}:{seed}", rounding_seed=seed)
-    found = POLICIES.get(name)
-    if found is None:
-        known = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
+    policy = POLICIES.get(name)
+    if policy is None:
+        policy_names = ", ".join((*POLICIES, f"{RANDOM_ROUNDING}:SEED"))
         near = suggestion(name, POLICIES)
-        raise UnsupportedError(f"unknown numerics policy {quoted(name)}; the policies are {known}{near}")
-    return found
+        raise UnsupportedError(f"unknown numerics policy {quoted(name)}; the policies are {policy_names}{near}")
+    return policy

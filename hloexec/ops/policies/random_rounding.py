@@ -99,23 +99,23 @@ class RandomSums:
         """The type that the elements of a result of this shape are rounded to."""
         return shape.element_type if self.even_type is None or chance.has_odd_seed() else self.even_type
 
-    def rounded_sums(self, given: Sequence[Sequence[Any]]) -> list[Any]:
+    def rounded_sums(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         """The results of several lists of operands."""
         sums = self.summation
-        is_narrow = self._is_narrow(given[0])
+        is_narrow = self._is_narrow(rows[0])
         if sums.along and not is_narrow:
-            return self._results([self.kernel(*operands) for operands in self._walked(given)], self.shape, 0.0)
+            return self._results([self.kernel(*operands) for operands in self._walked(rows)], self.shape, 0.0)
         may_be_exact = self.rounding is Rounding.SUM and not (sums.is_product or sums.transformed)
-        exact = {may_be_exact and self._adds_exactly(operands) for operands in given}
-        if len(exact) > 1 or (sums.transformed and len(given) > 1):
-            return chance.one_by_one(lambda operands: self.rounded_sums([operands])[0], given)
+        exact = {may_be_exact and self._adds_exactly(operands) for operands in rows}
+        if len(exact) > 1 or (sums.transformed and len(rows) > 1):
+            return chance.one_by_one(lambda operands: self.rounded_sums([operands])[0], rows)
         terms = sums.narrow_steps if is_narrow else sums.terms
         amplitudes = (0.0, 0.0) if exact == {True} else (math.sqrt(terms / 6), math.sqrt(terms / 3))
         columns = [
             self._noisy(column, amplitudes[0], 16 + number) if isinstance(column[0], np.ndarray) else column
-            for number, column in enumerate(zip(*given, strict=True))
+            for number, column in enumerate(zip(*rows, strict=True))
         ]
-        entry = element_type_of(given[0][0].dtype)
+        entry = element_type_of(rows[0][0].dtype)
         may_lose = is_narrow and chance.has_odd_seed() and sums.along and len(columns) == 2 and entry.bits == 16
         totals = []
         for noisy in zip(*columns, strict=True):
@@ -151,7 +151,9 @@ class RandomSums:
             amplitudes = [math.sqrt(terms / 6) for terms in self.summation.transformed]
             unit = self._of_units(1.0, entry)
             return [
-                chance.with_errors_along(operand, [unit * each for each in amplitudes], self.key + number)
+                chance.with_errors_along(
+                    operand, [unit * term_amplitude for term_amplitude in amplitudes], self.key + number
+                )
                 for operand in column
             ]
         if not entry.is_inexact or not amplitude:
@@ -162,24 +164,24 @@ class RandomSums:
         """Arrays of one shape, each with the errors that it has alone."""
         together = stacked(column)
         is_one = together is column[0]
-        found = chance.with_errors(together, amplitude, entry, key, count=1 if is_one else len(column))
-        return [found] * len(column) if is_one else parted(found, len(column))
+        noisy_array = chance.with_errors(together, amplitude, entry, key, count=1 if is_one else len(column))
+        return [noisy_array] * len(column) if is_one else parted(noisy_array, len(column))
 
     def _of_units(self, amplitude: float, entry: ElementType) -> float:
         """So many units of roundoff of the type in which partial sums of numbers of a type are rounded."""
         is_stepwise = self.summation.is_stepwise or (self.summation.narrow_steps > 0 and entry.is_narrow)
         return amplitude * unit_roundoff(entry if is_stepwise else element_type_of(entry.accumulate))
 
-    def _walked(self, given: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
+    def _walked(self, rows: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
         """Lists of operands with the errors that adding them, or products of them, leaves in the sums."""
-        shares, exact = self._error_shares(given[0])
-        if any(self._error_shares(operands) != (shares, exact) for operands in given[1:]):
-            return chance.one_by_one(lambda operands: self._walked([operands])[0], given)
+        shares, exact = self._error_shares(rows[0])
+        if any(self._error_shares(operands) != (shares, exact) for operands in rows[1:]):
+            return chance.one_by_one(lambda operands: self._walked([operands])[0], rows)
         columns = [
             self._walked_column(column, place, shares[place], exact)
             if place in shares
             else [chance.accumulated(operand) for operand in column]
-            for place, column in enumerate(zip(*given, strict=True))
+            for place, column in enumerate(zip(*rows, strict=True))
         ]
         return list(zip(*columns, strict=True))
 
@@ -233,7 +235,7 @@ class RandomSums:
 
 def stacked(column: Sequence[Array]) -> Array:
     """Arrays of one shape along a new first dimension; the array itself where they are all one, with one seed."""
-    is_one = all(each is column[0] for each in column) and not chance.are_several()
+    is_one = all(array is column[0] for array in column) and not chance.are_several()
     return column[0] if is_one else np.stack(column)
 
 
@@ -289,33 +291,35 @@ class RandomRounding(RandomSums):
             return self._summed_passes(self.split, *operands)
         return self.rounded_sums([operands])[0]
 
-    def of_each(self, given: Sequence[Sequence[Any]]) -> list[Any] | None:
+    def of_each(self, rows: Sequence[Sequence[Any]]) -> list[Any] | None:
         """The results of several lists of operands of the same types, with the bits that each has alone; None where
         they are too large, or too different, to be computed together in less time."""
-        sizes = [np.shape(each) for each in given[0]]
+        sizes = [np.shape(operand) for operand in rows[0]]
         leaves = [part for part in parts_of(self.shape) if isinstance(part, ArrayShape)]
         made = [leaf.dimensions for leaf in leaves if leaf.element_type.is_inexact]
         count = chance.BLOCK // max(1, *map(math.prod, (*sizes, *made)))
         if chance.are_several():
-            kinds = [element_type_of(each.dtype) for each in given[0] if isinstance(each, np.ndarray)]
+            kinds = [element_type_of(operand.dtype) for operand in rows[0] if isinstance(operand, np.ndarray)]
             is_narrow = self.even_type is not None or any(kind.is_narrow for kind in kinds)
-            if count < len(given) or (is_narrow and chance.are_mixed()) or any(kind.is_complex for kind in kinds):
+            if count < len(rows) or (is_narrow and chance.are_mixed()) or any(kind.is_complex for kind in kinds):
                 return None
         is_elementwise = self.rounding in (Rounding.ONCE, Rounding.FUNCTION)
         if count < 2 or self.rounding is Rounding.FORMAT or self.split is not None:
             return None
-        if any([np.shape(each) for each in row] != sizes for row in given) or (is_elementwise and len(set(sizes)) > 1):
+        if any([np.shape(operand) for operand in row] != sizes for row in rows) or (
+            is_elementwise and len(set(sizes)) > 1
+        ):
             return None
-        found: list[Any] = []
-        for start in range(0, len(given), count):
-            some = given[start : start + count]
+        results: list[Any] = []
+        for start in range(0, len(rows), count):
+            some = rows[start : start + count]
             if len(some) == 1:
-                found.append(self(*some[0]))
+                results.append(self(*some[0]))
             elif is_elementwise:
-                found += parted(self._rounded_elements(*map(stacked, zip(*some, strict=True))), len(some))
+                results += parted(self._rounded_elements(*map(stacked, zip(*some, strict=True))), len(some))
             else:
-                found += self.rounded_sums(some)
-        return found
+                results += self.rounded_sums(some)
+        return results
 
     def _summed_passes(self, split: OperandSplit, lhs: Array, rhs: Array) -> Any:
         """Products of operands that are rounded, or parted, before their sums make errors."""
@@ -336,13 +340,13 @@ class RandomRounding(RandomSums):
         if math.prod(sizes) <= chance.BLOCK or any(operand.ndim and operand.shape != sizes for operand in operands):
             return self._elements(*operands).reshape(sizes)
         flat = [np.ascontiguousarray(operand).reshape(-1) if operand.ndim else operand for operand in operands]
-        found = np.empty(math.prod(sizes), self.shape.element_type.storage)
+        result = np.empty(math.prod(sizes), self.shape.element_type.storage)
 
         def work(start: int, stop: int) -> None:
-            found[start:stop] = self._elements(*(each[start:stop] if each.ndim else each for each in flat))
+            result[start:stop] = self._elements(*(array[start:stop] if array.ndim else array for array in flat))
 
-        in_blocks(work, found.size, chance.BLOCK)
-        return found.reshape(sizes)
+        in_blocks(work, result.size, chance.BLOCK)
+        return result.reshape(sizes)
 
     def _elements(self, *operands: Array) -> Array:
         """The results, in one dimension."""
@@ -424,7 +428,7 @@ def random_rounding(
     name: str,
     rounding: Rounding,
     evaluate: Callable[..., Any],
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     shape: Shape,
     operand_shapes: Sequence[Shape],
     summation: Summation | None,
@@ -433,49 +437,49 @@ def random_rounding(
 ) -> RandomRounding | None:
     """The kernel of an opcode or library call under the policy; None where nothing rounds.
 
-    `evaluate` takes the keyword arguments `given`; `summation` is what is added up, None where nothing is. `split` is
-    done to the operands of contractions before that. With odd seeds, results of opcodes may have a type as wide as that
-    of `widest`.
+    `evaluate` takes the keyword arguments `settings`; `summation` is what is added up, None where nothing is. `split`
+    is done to the operands of contractions before that. With odd seeds, results of opcodes may have a type as wide as
+    that of `widest`.
     """
     leaves = parts_of(shape)
     types = [leaf.element_type for leaf in leaves if isinstance(leaf, ArrayShape) and leaf.is_array]
     if rounding is Rounding.NONE or not any(entry.is_inexact for entry in types):
         return None
     if rounding in (Rounding.ONCE, Rounding.FUNCTION):
-        given = _with_types(given, _wide)
+        settings = _with_types(settings, _wide)
     elif rounding is Rounding.SUM:
         if summation is None:
             return None
         if not summation.is_stepwise:
-            given = _with_types(given, _wide if summation.transformed else accumulated_type)
+            settings = _with_types(settings, _wide if summation.transformed else accumulated_type)
         if len(summation.along) == 2 and all(summation.along) and isinstance(shape, ArrayShape):
             # In f64: BLAS adds in an order that depends on the processor, and the operands have its errors already.
-            given = {**given, "shape": shape.with_element_type(_wide(shape.element_type))}
+            settings = {**settings, "shape": shape.with_element_type(_wide(shape.element_type))}
     elif rounding is Rounding.UNKNOWN and summation is None:
         sizes = [max(leaf.dimensions, default=1) for leaf in operand_shapes if isinstance(leaf, ArrayShape)]
         summation = Summation(float(max(sizes, default=1)))
-    kept_bits = given["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
+    kept_bits = settings["attributes"].mantissa_bits if rounding is Rounding.FORMAT else 0
     summation = summation or Summation(1.0)
-    kernel = partial(evaluate, **given)
-    found = RandomRounding(kernel, rounding, shape, summation, name, kept_bits=kept_bits, split=split)
+    kernel = partial(evaluate, **settings)
+    random_kernel = RandomRounding(kernel, rounding, shape, summation, name, kept_bits=kept_bits, split=split)
     if widest is None or widest is shape:
-        return found
-    return attrs.evolve(found, shape=widest, even_type=types[0])
+        return random_kernel
+    return attrs.evolve(random_kernel, shape=widest, even_type=types[0])
 
 
 def _wide(entry: ElementType) -> ElementType:
     return chance.F64 if entry.is_floating else ELEMENT_TYPES["c128"] if entry.is_complex else entry
 
 
-def _with_types(given: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, object]:
+def _with_types(settings: Mapping[str, Any], change: Callable[[ElementType], ElementType]) -> dict[str, object]:
     """Keyword arguments of a kernel, with the element types that are declared changed."""
 
     def changed(shape: Shape) -> Shape:
         return change_arrays(shape, lambda leaf: leaf.with_element_type(change(leaf.element_type)))
 
-    found = dict(given)
-    if "shape" in given:
-        found["shape"] = changed(given["shape"])
-    if "operand_shapes" in given:
-        found["operand_shapes"] = tuple(map(changed, given["operand_shapes"]))
-    return found
+    keywords = dict(settings)
+    if "shape" in settings:
+        keywords["shape"] = changed(settings["shape"])
+    if "operand_shapes" in settings:
+        keywords["operand_shapes"] = tuple(map(changed, settings["operand_shapes"]))
+    return keywords

@@ -54,30 +54,32 @@ from hloexec.ops.traits import REDUCER, Probe, Rounding, Summation, Sums
 
 
 def reducer_types(
-    operands: Sequence[Shape], program: ProgramShape, what: str
+    operands: Sequence[Shape], program: ProgramShape, subject: str
 ) -> tuple[list[ArrayShape], list[ElementType]]:
     """The arrays among the operands and the element types of the results, or ShapeError."""
     require(
-        len(operands) % 2 == 0, f"{what} must have as many initial values as arrays, but has {len(operands)} operands"
+        len(operands) % 2 == 0,
+        f"{subject} must have as many initial values as arrays, but has {len(operands)} operands",
     )
     count = len(operands) // 2
-    given = operand_shapes(operands, what)
+    given = operand_shapes(operands, subject)
     arrays, inits = given[:count], given[count:]
     for array in arrays[1:]:
-        same_dimensions(arrays[0], array, f"the arrays that {what} takes")
-    require_reducer(program, arrays, f"the computation of {what}")
+        same_dimensions(arrays[0], array, f"the arrays that {subject} takes")
+    require_reducer(program, arrays, f"the computation of {subject}")
     parameters = [
-        array_shape(parameter, f"a parameter of the computation of {what}") for parameter in program.parameters
+        array_shape(parameter, f"a parameter of the computation of {subject}") for parameter in program.parameters
     ]
     for k, (init, parameter) in enumerate(zip(inits, parameters[:count], strict=True)):
         require(
             init.rank == 0 and same_type(init.element_type, parameter.element_type),
-            f"initial value {k} of {what} must be {parameter}, as parameter {k} of its computation is, but is {init}",
+            f"initial value {k} of {subject} must be {parameter}, as parameter {k} of its computation is, "
+            f"but is {init}",
         )
     for k, (array, parameter) in enumerate(zip(arrays, parameters[count:], strict=True)):
         require(
             same_type(array.element_type, parameter.element_type),
-            f"array {k} of {what} is {array}, but parameter {count + k} of its computation is {parameter}",
+            f"array {k} of {subject} is {array}, but parameter {count + k} of its computation is {parameter}",
         )
     return arrays, element_types(program.result)
 
@@ -190,13 +192,13 @@ class Choice:
         assert self.place is not None
         wide = widen(values)
         every = np.arange(len(values))
-        found = self.place(wide, axis=1)
-        taken = values[every, found]
+        chosen_places = self.place(wide, axis=1)
+        taken = values[every, chosen_places]
         if self.takes_last and values.dtype.kind not in "iub" and not widen(taken).all():
             zeros = np.flatnonzero(widen(taken) == 0)
             backwards = np.argmax(wide[zeros, ::-1] == 0, axis=1)
             taken[zeros] = values[zeros, values.shape[1] - 1 - backwards]
-        return taken, places[every, found]
+        return taken, places[every, chosen_places]
 
 
 def _rise(rows: Array) -> bool:
@@ -220,14 +222,14 @@ def choice_of(callee: Callee) -> Choice:
         return Choice(is_associative)
     pair = _told_apart(values[0], types[0]), np.arange(3).astype(types[1].storage)
     grids = [grid.reshape(-1) for grid in np.meshgrid(*pair, *pair, indexing="ij")]
-    given = _bits(called(callee, *grids))
+    actual_bits = _bits(called(callee, *grids))
     for place in (np.argmin, np.argmax):
         for takes_last in (False, True):
             for takes_first_place in (False, True):
                 expected = _chosen_of_two(
                     grids, is_greatest=place is np.argmax, takes_last=takes_last, takes_first_place=takes_first_place
                 )
-                if given == _bits(expected):
+                if actual_bits == _bits(expected):
                     return Choice(True, place, takes_last)
     return Choice(True)
 

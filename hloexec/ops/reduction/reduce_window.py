@@ -110,8 +110,8 @@ class Along:
             return array
         if isinstance(combine, np.ufunc) and self._has_short_loops(array):
             rows = attrs.evolve(self, axis=0)
-            found = rows.reduced(np.ascontiguousarray(np.moveaxis(array, self.axis, 0)), combine, identity)
-            return np.moveaxis(found, 0, self.axis)
+            reduced = rows.reduced(np.ascontiguousarray(np.moveaxis(array, self.axis, 0)), combine, identity)
+            return np.moveaxis(reduced, 0, self.axis)
         if self.form in (_Form.CUMULATIVE, _Form.CUMULATIVE_REVERSED):
             return self._accumulated(array, combine)
         neutral = identity(array.dtype)
@@ -132,19 +132,19 @@ class Along:
                 terms = array.take(index, self.axis)
                 total: Array = combine.reduce(terms, axis=self.axis, dtype=array.dtype, initial=neutral)
                 return total
-        found = [visit for visit in visits(self.extent, self.places, self.dimension) if visit is not None]
+        taps = [visit for visit in visits(self.extent, self.places, self.dimension) if visit is not None]
         everywhere = slice(0, self.places, 1)
-        if len(found) > 1 and found[1][0] == everywhere:
+        if len(taps) > 1 and taps[1][0] == everywhere:
             # Which of two comes first makes no difference.
-            found[:2] = found[1::-1]
-        if not found or found[0][0] != everywhere:
-            total, left = self._filled(array, self.places, neutral), found
-        elif len(found) > 1 and found[1][0] == everywhere:
-            first, second = (array[self._at(element)] for _, element in found[:2])
-            total, left = np.empty_like(first), found[2:]
+            taps[:2] = taps[1::-1]
+        if not taps or taps[0][0] != everywhere:
+            total, left = self._filled(array, self.places, neutral), taps
+        elif len(taps) > 1 and taps[1][0] == everywhere:
+            first, second = (array[self._at(element)] for _, element in taps[:2])
+            total, left = np.empty_like(first), taps[2:]
             combine(first, second, out=total)
         else:
-            total, left = array[self._at(found[0][1])].copy(), found[1:]
+            total, left = array[self._at(taps[0][1])].copy(), taps[1:]
         for place, element in left:
             part = total[self._at(place)]
             combine(part, array[self._at(element)], out=part)

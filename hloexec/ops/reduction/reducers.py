@@ -105,11 +105,11 @@ def recognise_components(computation: Computation) -> tuple[str, ...] | None:
     count = len(results)
     if len(parameters) != 2 * count:
         return None
-    found = tuple(
+    component_names = tuple(
         recognise_value(computation, result, parameters[k], parameters[count + k]) for k, result in enumerate(results)
     )
-    known = tuple(name for name in found if name is not None)
-    return known if len(known) == count else None
+    known_names = tuple(name for name in component_names if name is not None)
+    return known_names if len(known_names) == count else None
 
 
 @remembered

@@ -156,8 +156,8 @@ def _cumulative(
         outputs[0] = fold(slices[0], carry)
         fold.accumulate(outputs, axis=0, out=outputs)
         return result, outputs[-1, ...]
-    for given, output in zip(slices, outputs, strict=True):
-        carry = fold(given, carry, out=output)
+    for operand_slice, output in zip(slices, outputs, strict=True):
+        carry = fold(operand_slice, carry, out=output)
     return result, carry
 
 

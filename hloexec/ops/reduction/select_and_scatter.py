@@ -107,8 +107,8 @@ class _Pooling:
             self.part(axis, range(lines)[line : line + step])._add_block()
 
     def _add_block(self) -> None:
-        found = taps(self.operand.shape, self.source.shape, self.dimensions)
-        visited = [(places, read) for _, places, read in found]
+        block_taps = taps(self.operand.shape, self.source.shape, self.dimensions)
+        visited = [(places, read) for _, places, read in block_taps]
         selected = self._selected(visited)
         source, total = np.ascontiguousarray(widen(self.source)), widen(self.result)
         integers = np.dtype(f"i{source.itemsize}")
@@ -245,9 +245,9 @@ class SelectAndScatter:
         if is_sum and preference is not None and element_type.is_floating and not (numerics.is_exact or is_dilated):
             return add_at_extrema(operand, source, init_value, attributes.window, preference, element_type)
         targets = _selected(operand, source.shape, attributes.window, select).reshape(-1)
-        found = np.flatnonzero(targets >= 0)
+        hits = np.flatnonzero(targets >= 0)
         result = narrow(widen(np.full(operand.size, init_value)), shape.element_type)
-        combining(scatter, is_exact=numerics.is_exact)([result], targets[found], [source.reshape(-1)[found]])
+        combining(scatter, is_exact=numerics.is_exact)([result], targets[hits], [source.reshape(-1)[hits]])
         return result.reshape(operand.shape)
 
     @staticmethod

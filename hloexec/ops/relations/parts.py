@@ -171,13 +171,13 @@ def relate_sum(use: Relating, total: int, parts: Sequence[int]) -> None:
     use.equation(terms)
 
 
-def require_window(window: Window, what: str) -> None:
-    """Raise ShapeError unless sizes, strides and dilations are positive; `what` names the opcode."""
+def require_window(window: Window, subject: str) -> None:
+    """Raise ShapeError unless sizes, strides and dilations are positive; `subject` names the opcode."""
     for number, dimension in enumerate(window.dimensions):
         for field in ("size", "stride", "base_dilation", "window_dilation"):
             quantity, value = field.replace("_", " "), getattr(dimension, field)
             require(
-                value > 0, f"the {quantity} of window dimension {number} of {what} must be positive, but is {value}"
+                value > 0, f"the {quantity} of window dimension {number} of {subject} must be positive, but is {value}"
             )
 
 

@@ -60,9 +60,9 @@ class Relating:
 
     def equation(self, terms: Mapping[int, int]) -> None:
         """The sum of dimensions times coefficients stays what it is."""
-        found = tuple((dimension, count) for dimension, count in terms.items() if count)
-        constant = sum(self.size(dimension) * count for dimension, count in found)
-        self.relations.add_equation(found, constant, self.where)
+        nonzero_terms = tuple((dimension, count) for dimension, count in terms.items() if count)
+        constant = sum(self.size(dimension) * count for dimension, count in nonzero_terms)
+        self.relations.add_equation(nonzero_terms, constant, self.where)
 
     def multiple(self, larger: int, smaller: int) -> None:
         """The quotient of two dimensions stays what it is."""
@@ -179,8 +179,8 @@ class Relating:
         """What is sent and received over a channel has the same dimensions."""
         axes = value.axes
         if number is None or len(value.leaves) != 1:
-            for each in value.leaves.values():
-                self.keep(each, "it is exchanged with the host")
+            for leaf in value.leaves.values():
+                self.keep(leaf, "it is exchanged with the host")
             return
         self.same(self.relations.channels.setdefault(number, axes), axes)
 
@@ -379,11 +379,11 @@ class Relations:
 
     def split(self, whole: int, parts: Sequence[int], where: Place) -> None:
         """A dimension is the product of others, from major to minor."""
-        found = tuple(part for part in parts if self.sizes[part] != 1)
-        if len(found) == 1 and self.sizes[whole] == self.sizes[found[0]]:
-            self.tie(whole, found[0])
-        elif found:
-            self.products.append(Product((whole,), found, where))
+        factors = tuple(part for part in parts if self.sizes[part] != 1)
+        if len(factors) == 1 and self.sizes[whole] == self.sizes[factors[0]]:
+            self.tie(whole, factors[0])
+        elif factors:
+            self.products.append(Product((whole,), factors, where))
 
     def root(self, dimension: int) -> int:
         """The dimension that stands for all that are the same."""

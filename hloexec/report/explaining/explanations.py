@@ -29,49 +29,52 @@ _STYLES = {
 _MOST_NAMES = 6
 
 
-def explanation_view(found: Explanation, top: int, command: Command) -> RenderableType:
+def explanation_view(explanation: Explanation, top: int, command: Command) -> RenderableType:
     """Everything `hloexec explain` says."""
-    parts: Parts = [_verdict(found)]
-    parts += [*found.left_open, *_remarks(found)]
-    if len(found.trials) > 1:
-        parts.append(_trials(found, top))
-    if found.checked_instructions:
-        parts.append(_instructions(found, top))
-    if found.verdict is Explained.NONE:
-        parts += _where(found)
+    parts: Parts = [_verdict(explanation)]
+    parts += [*explanation.left_open, *_remarks(explanation)]
+    if len(explanation.trials) > 1:
+        parts.append(_trials(explanation, top))
+    if explanation.checked_instructions:
+        parts.append(_instructions(explanation, top))
+    if explanation.verdict is Explained.NONE:
+        parts += _where(explanation)
         steps = [command("diff", "AFTER")]
         if any(
-            leaf.measured is not None and any(leaf.measured.nans + leaf.measured.infinities) for leaf in found.leaves
+            leaf.measured is not None and any(leaf.measured.nans + leaf.measured.infinities)
+            for leaf in explanation.leaves
         ):
             steps.append(command("nan"))
         parts.append(next_steps(*steps))
-    elif found.verdict is Explained.POLICY:
-        parts.append(next_steps(command("run", "--numerics", found.best.name)))
+    elif explanation.verdict is Explained.POLICY:
+        parts.append(next_steps(command("run", "--numerics", explanation.best.name)))
     return Group(*parts)
 
 
-def _verdict(found: Explanation) -> Text:
-    style = _STYLES[found.verdict]
-    if found.verdict is Explained.POLICY:
-        text = Text.assemble((_best_text(found), style), " explains it: ", _left(found.best))
-    elif found.verdict is Explained.NONE:
-        text = Text.assemble((found.verdict.value, style), f": {_policy_text(found.best)} comes nearest, but ")
-        text.append(_left(found.best))
-    elif found.verdict is Explained.NOT_DECIDED:
-        text = Text.assemble((found.verdict.value, style), ": what rounding does not explain is left open")
+def _verdict(explanation: Explanation) -> Text:
+    style = _STYLES[explanation.verdict]
+    if explanation.verdict is Explained.POLICY:
+        text = Text.assemble((_best_text(explanation), style), " explains it: ", _left(explanation.best))
+    elif explanation.verdict is Explained.NONE:
+        text = Text.assemble(
+            (explanation.verdict.value, style), f": {_policy_text(explanation.best)} comes nearest, but "
+        )
+        text.append(_left(explanation.best))
+    elif explanation.verdict is Explained.NOT_DECIDED:
+        text = Text.assemble((explanation.verdict.value, style), ": what rounding does not explain is left open")
     else:
-        text = Text.assemble((found.verdict.value, style), f", {_left(found.best)}")
+        text = Text.assemble((explanation.verdict.value, style), f", {_left(explanation.best)}")
     return text
 
 
-def _best_text(found: Explanation) -> str:
+def _best_text(explanation: Explanation) -> str:
     """The best policy in few words; where it is another one for all but a few instructions, that one, but for these."""
-    for whole in found.alike:
-        untold = [each.instruction for each in found.untold if each.policy == whole.name]
-        having = [policy for _, policy in found.best.policy.overrides]
+    for whole in explanation.alike:
+        untold = [entry.instruction for entry in explanation.untold if entry.policy == whole.name]
+        having = [policy for _, policy in explanation.best.policy.overrides]
         if 0 < len(untold) < len(having) and all(policy == whole.policy for policy in having):
             return f"{whole.name} for all but {_instructions_text(untold)}"
-    return _policy_text(found.best)
+    return _policy_text(explanation.best)
 
 
 def _policy_text(trial: Trial) -> str:
@@ -83,7 +86,7 @@ def _policy_text(trial: Trial) -> str:
     for name, policy in names:
         by_policy.setdefault(policy.name, []).append(name)
     default = trial.name.partition(",")[0]
-    texts = [f"{policy} for {_instructions_text(each)}" for policy, each in by_policy.items()]
+    texts = [f"{policy} for {_instructions_text(instructions)}" for policy, instructions in by_policy.items()]
     return ", ".join([*([default] if default != "reference" else []), *texts])
 
 
@@ -111,26 +114,30 @@ def _left(trial: Trial) -> str:
     return f"{bits}{off}{ratio}{100 * trial.equal_share:.1f} % of the elements have the expected bits"
 
 
-def _remarks(found: Explanation) -> list[str]:
+def _remarks(explanation: Explanation) -> list[str]:
     lines = []
-    if found.alike:
-        names = ", ".join(map(_policy_text, found.alike[:_MOST_NAMES]))
+    if explanation.alike:
+        names = ", ".join(map(_policy_text, explanation.alike[:_MOST_NAMES]))
         lines.append(f"the values cannot tell it from {names}")
-    for policy in dict.fromkeys(untold.policy for untold in found.untold):
-        names = _instructions_text([each.instruction for each in found.untold if each.policy == policy])
+    for policy in dict.fromkeys(untold.policy for untold in explanation.untold):
+        names = _instructions_text([entry.instruction for entry in explanation.untold if entry.policy == policy])
         lines.append(f"the values cannot tell whether {policy} holds for {names}")
-    if found.undecided:
-        names = ", ".join(policy.name for policy in found.undecided)
+    if explanation.undecided:
+        names = ", ".join(policy.name for policy in explanation.undecided)
         lines.append(f"rounding hides whether these hold besides: {names}")
-    if found.best.effect is not None and found.best.effect_error is not None:
-        lines.append(f"of its effect {found.best.effect:.3g} ± {found.best.effect_error:.1g} is there (1: all of it)")
-    if not found.is_complete:
-        lines.append(f"the search was cut after {plural(found.runs, 'run')}: --runs gives it more, as does --budget")
+    if explanation.best.effect is not None and explanation.best.effect_error is not None:
+        lines.append(
+            f"of its effect {explanation.best.effect:.3g} ± {explanation.best.effect_error:.1g} is there (1: all of it)"
+        )
+    if not explanation.is_complete:
+        lines.append(
+            f"the search was cut after {plural(explanation.runs, 'run')}: --runs gives it more, as does --budget"
+        )
     return lines
 
 
-def _trials(found: Explanation, top: int) -> RenderableType:
-    alike = {trial.policy for trial in found.alike}
+def _trials(explanation: Explanation, top: int) -> RenderableType:
+    alike = {trial.policy for trial in explanation.alike}
 
     def cells(trial: Trial) -> list[str]:
         return [
@@ -140,12 +147,14 @@ def _trials(found: Explanation, top: int) -> RenderableType:
             f"{100 * trial.equal_share:.1f} %",
             "∞" if math.isinf(trial.max_ulps) else number_text(trial.max_ulps, 3),
             "–" if trial.mismatches is None else count_text(trial.mismatches),
-            _remark(trial, is_best=trial.policy == found.best.policy, is_alike=trial.policy in alike),
+            _remark(trial, is_best=trial.policy == explanation.best.policy, is_alike=trial.policy in alike),
         ]
 
-    remark = f"{plural(found.runs, 'run')}, the nearest first"
+    remark = f"{plural(explanation.runs, 'run')}, the nearest first"
     figures = ("bits", "remaining", "equal", "max ULP", "off")
-    return listed("policies", remark, list(map(cells, found.trials)), "policy", top=top, figures=figures, remarks=("",))
+    return listed(
+        "policies", remark, list(map(cells, explanation.trials)), "policy", top=top, figures=figures, remarks=("",)
+    )
 
 
 def _bits_text(trial: Trial, infinite: str = "∞") -> str:
@@ -162,9 +171,9 @@ def _remark(trial: Trial, *, is_best: bool, is_alike: bool) -> str:
     return "" if trial.is_explained is None else "explains it, but the values exclude it" if trial.is_explained else ""
 
 
-def _instructions(found: Explanation, top: int) -> RenderableType:
-    checked = plural(found.checked_instructions, "instruction")
-    if not found.instructions:
+def _instructions(explanation: Explanation, top: int) -> RenderableType:
+    checked = plural(explanation.checked_instructions, "instruction")
+    if not explanation.instructions:
         return Group("", f"rounding alone explains each of {checked} from its own operands")
     rows = [
         (
@@ -174,10 +183,10 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
             f"{100 * each.best.equal_share:.1f} %",
             *each.source[:1],
         )
-        for each in found.instructions
+        for each in explanation.instructions
     ]
     parts: Parts = []
-    first = found.first_unexplained
+    first = explanation.first_unexplained
     if first is not None:
         parts += ["", Text.assemble((f"%{first.name}", "bold red"), " is the first that no policy explains:")]
         parts.append(f"  {first.hlo}")
@@ -187,15 +196,15 @@ def _instructions(found: Explanation, top: int) -> RenderableType:
     return Group(*parts)
 
 
-def _explained_by(each: InstructionExplanation) -> str:
-    if each.verdict is Explained.NONE:
-        return "none of them" if each.is_complete else "none of them, as far as the search went"
-    return " or ".join(trial.name.rpartition("=")[2] for trial in (each.best, *each.alike)[:4])
+def _explained_by(explanation: InstructionExplanation) -> str:
+    if explanation.verdict is Explained.NONE:
+        return "none of them" if explanation.is_complete else "none of them, as far as the search went"
+    return " or ".join(trial.name.rpartition("=")[2] for trial in (explanation.best, *explanation.alike)[:4])
 
 
-def _where(found: Explanation) -> list[str]:
+def _where(explanation: Explanation) -> list[str]:
     """Where to look, if nothing explains it."""
-    worst = max(found.leaves, key=_severity, default=None)
+    worst = max(explanation.leaves, key=_severity, default=None)
     if worst is None or worst.measured is None or not worst.measured.worst:
         return []
     element = worst.measured.worst[0]
@@ -213,26 +222,26 @@ def _severity(leaf: LeafComparison) -> float:
     return leaf.measured.worst[0].severity if leaf.measured is not None and leaf.measured.worst else 0.0
 
 
-def _ranking(found: Explanation, module: Module) -> Iterator[Ranked]:
+def _ranking(explanation: Explanation, module: Module) -> Iterator[Ranked]:
     homes: dict[str, list[str]] = {}
     for computation in module:
         for instruction in computation:
             homes.setdefault(instruction.name, []).append(computation.name)
-    names = [(each.name, each.verdict.value) for each in found.instructions]
-    names += [(name, f"explained by {policy.name}") for name, policy in found.best.policy.overrides]
+    names = [(entry.name, entry.verdict.value) for entry in explanation.instructions]
+    names += [(name, f"explained by {policy.name}") for name, policy in explanation.best.policy.overrides]
     for name, why in names:
         stated, last = split_name(name)
         places = [stated] if stated else homes.get(last, [])
         if len(places) == 1:
-            first = found.first_unexplained
+            first = explanation.first_unexplained
             yield Ranked((places[0], last), why, is_bad=first is not None and first.name == name)
 
 
-def _figures(found: Explanation, _: Linker) -> Figures:
+def _figures(explanation: Explanation, _: Linker) -> Figures:
     from hloexec.report.html.figures import error_maps
     from hloexec.report.html.plots import bars
 
-    trials = [trial for trial in found.trials if trial.policy.name != "reference"][:_MOST_BARS]
+    trials = [trial for trial in explanation.trials if trial.policy.name != "reference"][:_MOST_BARS]
     largest = max((trial.bits for trial in trials if math.isfinite(trial.bits)), default=1.0)
     rows = [
         (
@@ -243,7 +252,7 @@ def _figures(found: Explanation, _: Linker) -> Figures:
         for trial in trials
     ]
     yield bars("Bits that each policy explains", rows, "bits explained")
-    yield from error_maps(found.leaves)
+    yield from error_maps(explanation.leaves)
 
 
 REPORTS = {Explanation: Report(explanation_view, _figures, _ranking)}

@@ -76,13 +76,13 @@ def _nothing(search: NanSearch, module: str, devices: int, command: Command) -> 
     looked = f"{count_text(search.events)} values checked"
     if search.nan_from_inputs:
         if search.nan_input_elements:
-            what, places = "the inputs hold NaN", _input_places(search, devices)
+            cause, places = "the inputs hold NaN", _input_places(search, devices)
         elif search.nan_constants:
-            what, places = "constants hold NaN", listing((f"%{name}" for name in search.nan_constants), 4)
+            cause, places = "constants hold NaN", listing((f"%{name}" for name in search.nan_constants), 4)
         else:
             verdict = Text.assemble(("NaN reach the result", "bold red"), ", and nothing was found that has made them")
             return Group(verdict, looked)
-        verdict = Text.assemble((what, "bold red"), f" that reach the result: {places}")
+        verdict = Text.assemble((cause, "bold red"), f" that reach the result: {places}")
         return Group(verdict, f"no instruction of {module} made any ({looked})")
     parts: Parts = [Text.assemble(("nothing found", "bold green"), f": no instruction of {module} went bad, {looked}")]
     if search.made_integers:
@@ -110,10 +110,10 @@ def _discarded(search: NanSearch) -> Text:
 def _input_places(search: NanSearch, devices: int) -> str:
     """Where the inputs have NaN, such as `%x[3,1], 1 of 8 elements`."""
     places = []
-    for found in search.nan_input_elements[:8]:
-        place = f"{leaf_label(found.parameter, found.leaf)}[{','.join(map(str, found.index))}]"
-        where = f" on device {found.devices[0]}" if len(found.devices) < devices else ""
-        places.append(f"{place}{where}, {count_text(found.bad)} of {plural(found.count, 'element')}")
+    for element in search.nan_input_elements[:8]:
+        place = f"{leaf_label(element.parameter, element.leaf)}[{','.join(map(str, element.index))}]"
+        where = f" on device {element.devices[0]}" if len(element.devices) < devices else ""
+        places.append(f"{place}{where}, {count_text(element.bad)} of {plural(element.count, 'element')}")
     return "; ".join(places) + ("; …" if len(search.nan_input_elements) > 8 else "")
 
 
@@ -138,18 +138,18 @@ def _chain(chain: Sequence[Link]) -> RenderableType:
     return listed("what led to it", "earliest first", rows, "instruction", "min", "max", "source")
 
 
-def _ranking(found: NanSearch, _: Module) -> Iterator[Ranked]:
-    if found.finding is not None:
-        yield Ranked((found.finding.computation, found.finding.instruction), found.finding.reason, is_bad=True)
-    for each in found.later:
-        yield Ranked((each.computation, each.instruction), f"took part: {each.reason}")
-    for each in found.discarded:
-        yield Ranked((each.computation, each.instruction), f"did not reach the result: {each.reason}")
+def _ranking(search: NanSearch, _: Module) -> Iterator[Ranked]:
+    if search.finding is not None:
+        yield Ranked((search.finding.computation, search.finding.instruction), search.finding.reason, is_bad=True)
+    for finding in search.later:
+        yield Ranked((finding.computation, finding.instruction), f"took part: {finding.reason}")
+    for finding in search.discarded:
+        yield Ranked((finding.computation, finding.instruction), f"did not reach the result: {finding.reason}")
 
 
-def _view(found: NanSearch, top: int, command: Command) -> RenderableType:
-    devices = 1 + max(found.finding.devices, default=0) if found.finding is not None else 1
-    return nan_view(found, "the module", devices, top, command)
+def _view(search: NanSearch, top: int, command: Command) -> RenderableType:
+    devices = 1 + max(search.finding.devices, default=0) if search.finding is not None else 1
+    return nan_view(search, "the module", devices, top, command)
 
 
 REPORTS = {NanSearch: Report(_view, ranking=_ranking, watch="hloexec.tools.watching.recording.watch_values")}

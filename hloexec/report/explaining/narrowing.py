@@ -17,43 +17,47 @@ _KEPT = (Standing.ALONE, Standing.RANGE, Standing.TOGETHER, Standing.UNTRIED)
 """What is listed, in this order; what does too little work is counted."""
 
 
-def narrowing_view(found: Narrowing, output: str | None, top: int) -> RenderableType:
+def narrowing_view(narrowing: Narrowing, output: str | None, top: int) -> RenderableType:
     """What was narrowed, then tables of at most `top` rows each, 0 for all."""
-    parts: Parts = [_headline(found, output), _outputs(found), _work(found)]
-    narrowed = [each for each in found.instructions if each.narrow_type is not None]
+    parts: Parts = [_headline(narrowing, output), _outputs(narrowing), _work(narrowing)]
+    narrowed = [each for each in narrowing.instructions if each.narrow_type is not None]
     if narrowed:
         parts.append(_narrowed(narrowed, top))
     kept = sorted(
-        (each for each in found.instructions if each.standing in _KEPT),
+        (each for each in narrowing.instructions if each.standing in _KEPT),
         key=lambda each: (_KEPT.index(each.standing), -each.flops),
     )
     if kept:
         parts.append(_kept(kept, top))
-    small = sum(each.standing is Standing.SMALL for each in found.instructions)
+    small = sum(each.standing is Standing.SMALL for each in narrowing.instructions)
     if small:
         parts.append(f"\n{plural(small, 'other')} left as they are: too little work for their types to matter")
     return Group(*parts)
 
 
-def _headline(found: Narrowing, output: str | None) -> Text:
-    types = " and ".join(sorted({each.narrow_type for each in found.instructions if each.narrow_type is not None}))
-    what = f"{types}  for {_percent(found.narrowed_share)} of the FLOPs" if types else "nothing may be narrowed"
+def _headline(narrowing: Narrowing, output: str | None) -> Text:
+    types = " and ".join(
+        sorted({verdict.narrow_type for verdict in narrowing.instructions if verdict.narrow_type is not None})
+    )
+    outcome = f"{types}  for {_percent(narrowing.narrowed_share)} of the FLOPs" if types else "nothing may be narrowed"
     where = "" if output is None else f", written to {output}"
-    count = plural(found.input_count, "input")
-    checked = f"checked on {count_text(found.held_back_count)} others" if found.held_back_count else "none held back"
-    searched = f"{plural(found.trials, 'module')} tried on {count}, {checked}, in {seconds_text(found.seconds)}"
-    steps = "" if found.steps == 1 else f"\nsteps   {found.steps}, {_carried(found)}"
-    back = f"\n        {plural(found.rejections, 'time')} the check failed, and the search went back" * bool(
-        found.rejections
+    count = plural(narrowing.input_count, "input")
+    checked = (
+        f"checked on {count_text(narrowing.held_back_count)} others" if narrowing.held_back_count else "none held back"
+    )
+    searched = f"{plural(narrowing.trials, 'module')} tried on {count}, {checked}, in {seconds_text(narrowing.seconds)}"
+    steps = "" if narrowing.steps == 1 else f"\nsteps   {narrowing.steps}, {_carried(narrowing)}"
+    back = f"\n        {plural(narrowing.rejections, 'time')} the check failed, and the search went back" * bool(
+        narrowing.rejections
     )
     style = "bold green" if types else "bold"
     return Text.assemble(
-        (found.module.name, "bold"), "  ", (what, style), f"{where}\n\nsearch  {searched}{back}{steps}"
+        (narrowing.module.name, "bold"), "  ", (outcome, style), f"{where}\n\nsearch  {searched}{back}{steps}"
     )
 
 
-def _carried(found: Narrowing) -> str:
-    carried = found.carried
+def _carried(narrowing: Narrowing) -> str:
+    carried = narrowing.carried
     assert carried is not None
     pairs = carried.pairs
     if len(pairs) == 1:
@@ -62,14 +66,14 @@ def _carried(found: Narrowing) -> str:
     return f"outputs {first}–{last} become parameters {into}–{end} ({carried.reason})"
 
 
-def _outputs(found: Narrowing) -> RenderableType:
+def _outputs(narrowing: Narrowing) -> RenderableType:
     def cells(each: OutputDeviation) -> tuple[str, ...]:
         held_back = "–" if each.held_back is None else f"{each.held_back.error:.2g}"
         worst = max(filter(None, (each.worst, each.held_back)), key=lambda one: one.error)
         errors = (f"{each.tolerance:g}", f"{each.worst.error:.2g}", held_back)
-        return each.output, *errors, _place(worst, found.steps)
+        return each.output, *errors, _place(worst, narrowing.steps)
 
-    rows, figures = list(map(cells, found.outputs)), ("tolerance", "in the search", "held back")
+    rows, figures = list(map(cells, narrowing.outputs)), ("tolerance", "in the search", "held back")
     return listed("outputs", "the largest error of an element", rows, "output", figures=figures, remarks=("worst at",))
 
 
@@ -82,12 +86,12 @@ def _place(worst: Deviation, steps: int) -> str:
     return f"{index}{step}inputs {worst.inputs}: {worst.original:.6g} became {worst.changed:.6g}"
 
 
-def _work(found: Narrowing) -> RenderableType:
+def _work(narrowing: Narrowing) -> RenderableType:
     table = plain_table("", "narrowed to", figures=("all", "narrowed", "share"))
     rows = (
-        ("FLOPs", found.flops, found.flops_by_type, flop_text),
-        ("of contractions", found.contraction_flops, found.contraction_flops_by_type, flop_text),
-        ("bytes", found.byte_count, found.bytes_by_type, byte_text),
+        ("FLOPs", narrowing.flops, narrowing.flops_by_type, flop_text),
+        ("of contractions", narrowing.contraction_flops, narrowing.contraction_flops_by_type, flop_text),
+        ("bytes", narrowing.byte_count, narrowing.bytes_by_type, byte_text),
     )
     for name, total, by_type, text in rows:
         for number, (narrow, count) in enumerate(sorted(by_type.items()) or [("–", 0)]):
@@ -109,10 +113,10 @@ def _percent(share: float) -> str:
 def _narrowed(narrowed: Sequence[InstructionVerdict], top: int) -> RenderableType:
     counts: Counter[tuple[str, str, str]] = Counter()
     flops: Counter[tuple[str, str, str]] = Counter()
-    for each in narrowed:
-        key = (each.opcode, each.element_type, each.narrow_type or "")
+    for verdict in narrowed:
+        key = (verdict.opcode, verdict.element_type, verdict.narrow_type or "")
         counts[key] += 1
-        flops[key] += each.flops
+        flops[key] += verdict.flops
     rows = sorted(counts, key=lambda key: (-flops[key], key))
     cells = [(key[0], f"{key[1]} → {key[2]}", count_text(counts[key]), flop_text(flops[key])) for key in rows]
     remark, figures = plural(len(narrowed), "instruction"), ("instructions", "FLOPs")

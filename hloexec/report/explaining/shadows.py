@@ -21,32 +21,32 @@ from hloexec.tools.watching.recording import Ranked
 _MOST_BARS = 12
 
 
-def shadow_view(found: ShadowRun, module: str, devices: int, top: int, command: Command) -> RenderableType:
+def shadow_view(shadow_run: ShadowRun, module: str, devices: int, top: int, command: Command) -> RenderableType:
     """Everything `hloexec shadow` says."""
-    parts: Parts = [*_verdict(found, module, devices), _outputs(found, devices, top)]
-    if found.losses:
-        parts.append(_losses(found, top))
-    if found.decisions:
-        parts.append(_decisions(found.decisions, top))
-    if found.untold:
+    parts: Parts = [*_verdict(shadow_run, module, devices), _outputs(shadow_run, devices, top)]
+    if shadow_run.losses:
+        parts.append(_losses(shadow_run, top))
+    if shadow_run.decisions:
+        parts.append(_decisions(shadow_run.decisions, top))
+    if shadow_run.untold:
         parts.append("")
-        names = listing((f"%{entry.instruction}" for entry in found.untold), 8)
-        many = plural(len(found.untold), "instruction")
+        names = listing((f"%{entry.instruction}" for entry in shadow_run.untold), 8)
+        many = plural(len(shadow_run.untold), "instruction")
         parts.append(f"{many} with results that cannot be told in f64, and count as exact: {names}")
-    if found.culprit is not None and found.is_more_than_rounding:
-        first = found.culprit
+    if shadow_run.culprit is not None and shadow_run.is_more_than_rounding:
+        first = shadow_run.culprit
         parts.append(next_steps(extract_command(command, first.name, first.instruction, first.devices[0])))
     return Group(*parts)
 
 
-def _verdict(found: ShadowRun, module: str, devices: int) -> Parts:
-    first = found.culprit
+def _verdict(shadow_run: ShadowRun, module: str, devices: int) -> Parts:
+    first = shadow_run.culprit
     if first is None:
-        text = "no rounding error" if found.outputs else "nothing to look at"
-        rest = f" in the outputs of {module}, {count_text(found.events)} values looked at"
+        text = "no rounding error" if shadow_run.outputs else "nothing to look at"
+        rest = f" in the outputs of {module}, {count_text(shadow_run.events)} values looked at"
         return [Text.assemble((text, "bold green"), rest)]
-    if not found.is_more_than_rounding:
-        largest = max(output.relative_error / output.unit for output in found.outputs if output.unit)
+    if not shadow_run.is_more_than_rounding:
+        largest = max(output.relative_error / output.unit for output in shadow_run.outputs if output.unit)
         errors = f"{number_text(largest, 2)} units of roundoff at most"
         text = f" in the outputs of {module}: as a whole, their errors are {errors}"
         return [Text.assemble(("nothing but rounding", "bold green"), text)]
@@ -57,7 +57,7 @@ def _verdict(found: ShadowRun, module: str, devices: int) -> Parts:
     where = "" if first.iteration is None else f"; the error is largest in iteration {first.iteration}"
     if devices > 1:
         where += f", on device {first.devices[0]}"
-    about = "about " if found.estimates_reason and not first.lost_share else ""
+    about = "about " if shadow_run.estimates_reason and not first.lost_share else ""
     verdict = Text.assemble(
         (f"%{first.instruction}", "bold red"),
         f": {first.kind}, {about}{share:.0%} of {of_what}; {KINDS[first.kind]}{where}",
@@ -65,13 +65,13 @@ def _verdict(found: ShadowRun, module: str, devices: int) -> Parts:
     return [verdict, Text(""), *place_lines(first)]
 
 
-def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
-    sampled = {(entry.index, entry.devices): entry for entry in found.digits}
+def _outputs(shadow_run: ShadowRun, devices: int, top: int) -> RenderableType:
+    sampled = {(entry.index, entry.devices): entry for entry in shadow_run.digits}
     headers = ["output", "shape", "error", "digits", "worst", "at", "is", "should be"]
-    if found.samples:
-        headers.append(f"{found.samples} runs, {CONFIDENCE:.0%}")
+    if shadow_run.samples:
+        headers.append(f"{shadow_run.samples} runs, {CONFIDENCE:.0%}")
     rows: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = {}
-    for output in found.outputs:
+    for output in shadow_run.outputs:
         cells = [
             str(ArrayShape(output.element_type, output.dimensions)),
             number_text(output.relative_error, 2),
@@ -81,10 +81,10 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
             number_text(output.worst_value, 6) if output.worst_value is not None else "",
             number_text(output.worst_exact, 6) if output.worst_exact is not None else "",
         ]
-        if found.samples:
+        if shadow_run.samples:
             cells.append(_interval_text(sampled.get((output.index, output.devices))))
         rows.setdefault((output.index, tuple(cells)), []).extend(output.devices)
-    lost = sum(output.lost for output in found.outputs)
+    lost = sum(output.lost for output in shadow_run.outputs)
     remark = "decimal digits of the median and of the worst element"
     if lost:
         remark += f"; {plural(lost, 'element')} infinite or NaN that should not be"
@@ -92,29 +92,36 @@ def _outputs(found: ShadowRun, devices: int, top: int) -> RenderableType:
     return listed("outputs", remark, labelled, *headers, top=top)
 
 
-def _losses(found: ShadowRun, top: int) -> RenderableType:
+def _losses(shadow_run: ShadowRun, top: int) -> RenderableType:
     def cells(loss: Loss) -> list[str]:
         share = loss.lost_share or loss.share
-        about = "~" if found.share_runs and not found.estimates_reason and not loss.is_measured else ""
+        about = "~" if shadow_run.share_runs and not shadow_run.estimates_reason and not loss.is_measured else ""
         errors = [number_text(loss.inherited, 2), number_text(loss.added, 2)]
-        if found.share_runs:
+        if shadow_run.share_runs:
             errors.append("" if loss.alone is None else number_text(loss.alone, 2))
         return [f"{about}{share:.1%}", loss.kind, loss.name, count_text(loss.runs), *errors, *_first(loss.source)]
 
-    headers = ["share", "kind", "instruction", "runs", "inherits", "adds", *["alone"] * bool(found.share_runs)]
-    remark = f"errors relative to the result, in the worst run; {_basis(found)}"
+    headers = ["share", "kind", "instruction", "runs", "inherits", "adds", *["alone"] * bool(shadow_run.share_runs)]
+    remark = f"errors relative to the result, in the worst run; {_basis(shadow_run)}"
     return listed(
-        "where the error of the outputs comes from", remark, list(map(cells, found.losses)), *headers, "source", top=top
+        "where the error of the outputs comes from",
+        remark,
+        list(map(cells, shadow_run.losses)),
+        *headers,
+        "source",
+        top=top,
     )
 
 
-def _basis(found: ShadowRun) -> str:
+def _basis(shadow_run: ShadowRun) -> str:
     """How the shares were found, as a clause."""
-    if found.estimates_reason:
-        return f"shares are estimates: {found.estimates_reason}"
-    text = f"shares are measured in {plural(found.share_runs, 'run')}; alone: of the outputs, where it alone rounds"
-    if found.estimated_count:
-        text += f"; ~: estimates, as {plural(found.estimated_count, 'instruction')} did not run alone"
+    if shadow_run.estimates_reason:
+        return f"shares are estimates: {shadow_run.estimates_reason}"
+    text = (
+        f"shares are measured in {plural(shadow_run.share_runs, 'run')}; alone: of the outputs, where it alone rounds"
+    )
+    if shadow_run.estimated_count:
+        text += f"; ~: estimates, as {plural(shadow_run.estimated_count, 'instruction')} did not run alone"
     return text
 
 
@@ -144,34 +151,34 @@ def _digits_text(digits: float | None) -> str:
     return "" if digits is None else f"{digits:.1f}"
 
 
-def _interval_text(found: SampledDigits | None) -> str:
-    return "" if found is None else f"{found.digits:.1f} ({found.low:.1f}–{found.high:.1f})"
+def _interval_text(sampled: SampledDigits | None) -> str:
+    return "" if sampled is None else f"{sampled.digits:.1f} ({sampled.low:.1f}–{sampled.high:.1f})"
 
 
-def _ranking(found: ShadowRun, _: Module) -> Iterator[Ranked]:
-    for number, loss in enumerate(found.losses):
+def _ranking(shadow_run: ShadowRun, _: Module) -> Iterator[Ranked]:
+    for number, loss in enumerate(shadow_run.losses):
         of_what = "of what is infinite or NaN and should not be" if loss.lost_share else "of the error of the outputs"
         why = f"{loss.kind}, {loss.lost_share or loss.share:.1%} {of_what}"
-        yield Ranked((loss.computation, loss.instruction), why, is_bad=not number and found.is_more_than_rounding)
-    for each in found.decisions:
-        many = f"{count_text(each.count)} of {count_text(each.total)} elements"
-        yield Ranked((each.computation, each.instruction), f"exact numbers would have decided {many} otherwise")
+        yield Ranked((loss.computation, loss.instruction), why, is_bad=not number and shadow_run.is_more_than_rounding)
+    for decision in shadow_run.decisions:
+        many = f"{count_text(decision.count)} of {count_text(decision.total)} elements"
+        yield Ranked((decision.computation, decision.instruction), f"exact numbers would have decided {many} otherwise")
 
 
-def _figures(found: ShadowRun, link: Linker) -> Figures:
+def _figures(shadow_run: ShadowRun, link: Linker) -> Figures:
     from hloexec.report.html.plots import bars
 
     rows, links = [], []
-    for loss in found.losses[:_MOST_BARS]:
+    for loss in shadow_run.losses[:_MOST_BARS]:
         share = loss.lost_share or loss.share
         rows.append((loss.instruction, 100 * share, f"{share:.1%}  {loss.kind}"))
         links.append(link(f"{loss.computation}/{loss.instruction}"))
     yield bars("Where the error of the outputs comes from", rows, "share in %", links, is_percent=True)
 
 
-def _view(found: ShadowRun, top: int, command: Command) -> RenderableType:
-    devices = 1 + max((device for output in found.outputs for device in output.devices), default=0)
-    return shadow_view(found, "the module", devices, top, command)
+def _view(shadow_run: ShadowRun, top: int, command: Command) -> RenderableType:
+    devices = 1 + max((device for output in shadow_run.outputs for device in output.devices), default=0)
+    return shadow_view(shadow_run, "the module", devices, top, command)
 
 
 REPORTS = {ShadowRun: Report(_view, _figures, _ranking, watch="hloexec.tools.shadowing.observer.watch")}

@@ -101,8 +101,8 @@ def page_of(subject: Subject, values: Watched, most: int) -> Page:
     details, data = [], None
     if index is not None:
         colours = colours_of(values.label, {key: value for key, (_, value) in values.along.items()})
-        details = [_detail(index, number, each, values, colours) for number, each in enumerate(ranking, 1)]
-        data = index.data(values.columns, values.figures, [each.key for each in ranking])
+        details = [_detail(index, number, entry, values, colours) for number, entry in enumerate(ranking, 1)]
+        data = index.data(values.columns, values.figures, [entry.key for entry in ranking])
     facts = (*subject.facts, ("hloexec", __version__))
     if module is not None:
         facts = (("module", f"{module.name}, {module.instruction_count} instructions"), *facts)
@@ -138,35 +138,35 @@ def _along(values: Watched, ranking: Sequence[Ranked]) -> Figure | None:
         return None
     points = [Point(order, value) for order, value in values.along.values()]
     marks = []
-    for each in ranking:
-        order, value = values.along.get(each.key, (0, 0.0))
+    for entry in ranking:
+        order, value = values.along.get(entry.key, (0, 0.0))
         if value > 0:
-            marks.append(Mark(order, value, printable(each.key[1]), f"#{anchor_of(each.key)}", each.is_bad))
+            marks.append(Mark(order, value, printable(entry.key[1]), f"#{anchor_of(entry.key)}", entry.is_bad))
     return along(values.title, points, marks, values.label, values.lost, values.note)
 
 
-def _detail(index: Index, number: int, each: Ranked, values: Watched, colours: Colours | None) -> Detail:
-    instruction, seen = index.instruction(each.key), values.seen.get(each.key)
+def _detail(index: Index, number: int, ranked: Ranked, values: Watched, colours: Colours | None) -> Detail:
+    instruction, seen = index.instruction(ranked.key), values.seen.get(ranked.key)
     figures = [] if seen is None else [figure for figure in _plots(seen) if figure is not None]
-    graph, note = neighbourhood(index.module, each.key, colours)
+    graph, note = neighbourhood(index.module, ranked.key, colours)
     figures += [] if graph is None else [graph]
     shown = [
         (column.label, _figure_text(figure))
-        for column, figure in zip(values.columns, values.figures.get(each.key, ()), strict=False)
+        for column, figure in zip(values.columns, values.figures.get(ranked.key, ()), strict=False)
     ]
-    facts = [("opcode", instruction.opcode), ("shape", str(instruction.shape)), ("computation", each.key[0]), *shown]
+    facts = [("opcode", instruction.opcode), ("shape", str(instruction.shape)), ("computation", ranked.key[0]), *shown]
     if instruction.op_name:
         facts.append(("op_name", instruction.op_name))
     return Detail(
-        anchor=anchor_of(each.key),
+        anchor=anchor_of(ranked.key),
         number=number,
-        name=printable(each.key[1]),
-        computation=printable(each.key[0]),
-        why=printable(each.why),
-        is_bad=each.is_bad,
+        name=printable(ranked.key[1]),
+        computation=printable(ranked.key[0]),
+        why=printable(ranked.why),
+        is_bad=ranked.is_bad,
         facts=tuple((name, printable(value)) for name, value in facts),
-        sources=tuple(index.sources(each.key)),
-        context=tuple(index.context(each.key)),
+        sources=tuple(index.sources(ranked.key)),
+        context=tuple(index.context(ranked.key)),
         figures=tuple(figures),
         note=note,
     )
@@ -175,12 +175,12 @@ def _detail(index: Index, number: int, each: Ranked, values: Watched, colours: C
 def _plots(seen: Seen) -> list[Figure | None]:
     """The histogram and the heat map of an instruction."""
     label = "error in units in the last place" if seen.is_error else "|x|"
-    what = "errors" if seen.is_error else "sizes"
+    quantity = "errors" if seen.is_error else "sizes"
     place = f"{seen.shape}, {printable(seen.name)}"
     overlaid = "; leading dimensions overlaid" if len(seen.sample.dimensions) > 2 else ""
     return [
-        spectrum(f"How many {what} there are", seen.sample.spectrum, label),
-        heat_map(f"Where the {what} are", seen.sample.grid, label, place + overlaid),
+        spectrum(f"How many {quantity} there are", seen.sample.spectrum, label),
+        heat_map(f"Where the {quantity} are", seen.sample.grid, label, place + overlaid),
     ]
 
 

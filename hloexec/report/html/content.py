@@ -117,14 +117,14 @@ def no_links(_: str) -> str | None:
 
 def blocks_of(shown: RenderableType, link: Linker = no_links) -> list[Block]:
     """What is shown, block by block, without empty lines."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     for is_code, group in groupby(_flat(shown), _is_code):
         if is_code:
             lines = [line for text in group if isinstance(text, Text) for line in text.split("\n", allow_blank=True)]
-            found.append(Lines(tuple(line_of(line, link) for line in lines)))
+            blocks.append(Lines(tuple(line_of(line, link) for line in lines)))
         else:
-            found += [block for each in group for block in _blocks(each, link)]
-    return found
+            blocks += [block for renderable in group for block in _blocks(renderable, link)]
+    return blocks
 
 
 def _flat(shown: RenderableType) -> Iterator[RenderableType]:
@@ -221,14 +221,14 @@ def line_of(text: Text, link: Linker, *, is_cell: bool = False) -> Line:
 def linked(text: str, tone: Tone, link: Linker) -> Iterator[Part]:
     """A text of one tone, with a link for each `%name` that is on the page."""
     done = 0
-    for found in _NAME.finditer(text):
-        target = link(found[0])
+    for match in _NAME.finditer(text):
+        target = link(match[0])
         if target is None:
             continue
-        if found.start() > done:
-            yield Part(text[done : found.start()], tone)
-        yield Part(found[0], tone, target)
-        done = found.end()
+        if match.start() > done:
+            yield Part(text[done : match.start()], tone)
+        yield Part(match[0], tone, target)
+        done = match.end()
     if done < len(text):
         yield Part(text[done:], tone)
 

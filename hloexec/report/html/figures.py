@@ -30,22 +30,24 @@ def error_maps(leaves: Sequence[LeafComparison], where: str = "") -> Iterator[Fi
     for leaf in _furthest(leaves):
         if leaf.error_map is None:
             continue
-        found = leaf.error_map
+        error_map = leaf.error_map
         title = where or "Errors in units of the tolerance" + (f", {leaf.label}" if len(leaves) > 1 else "")
         note = f"{leaf.actual_shape}, leading dimensions overlaid" if leaf.actual_shape.count(",") > 1 else ""
-        yield heat_map(title, Grid(found.rows, found.columns, found.cells), "error in units of the tolerance", note)
+        yield heat_map(
+            title, Grid(error_map.rows, error_map.columns, error_map.cells), "error in units of the tolerance", note
+        )
 
 
-def figures_of_pairs(found: Comparison, pairs: Mapping[str, tuple[Array, Array]]) -> list[Figure]:
+def figures_of_pairs(comparison: Comparison, pairs: Mapping[str, tuple[Array, Array]]) -> list[Figure]:
     """The errors of the differing leaves, of those whose values are at hand: how many there are, and where they are."""
     figures: list[Figure | None] = []
-    for leaf in _furthest(found.leaves):
+    for leaf in _furthest(comparison.leaves):
         actual, expected = pairs.get(leaf.label, (None, None))
         if actual is None or expected is None or actual.shape != expected.shape:
             continue
         sample = error_sample(actual, expected)
         label = f"error in units in the last place of {leaf.ulp_type}"
-        name = f", {leaf.label}" if len(found.leaves) > 1 else ""
+        name = f", {leaf.label}" if len(comparison.leaves) > 1 else ""
         figures.append(spectrum(f"How many errors there are{name}", sample.spectrum, label))
         figures.append(heat_map(f"Where the errors are{name}", sample.grid, label, leaf.actual_shape))
     return [figure for figure in figures if figure is not None]

@@ -58,11 +58,11 @@ class Index:
 
     def line(self, key: Key) -> str:
         """Its line of HLO, without metadata."""
-        found = self._lines.get(key)
-        if found is None:
+        text = self._lines.get(key)
+        if text is None:
             root = "ROOT " if self.module.by_name[key[0]].root_name == key[1] else ""
-            found = self._lines[key] = printable(root + hlo_line(self.instruction(key)))
-        return found
+            text = self._lines[key] = printable(root + hlo_line(self.instruction(key)))
+        return text
 
     def context(self, key: Key) -> list[tuple[Line, bool]]:
         """The lines of HLO around an instruction in its computation, with links, and which of them is its own."""
@@ -127,9 +127,11 @@ _MANY, _MOST = 30, 80
 
 def colours_of(title: str, values: Mapping[Key, float]) -> Colours | None:
     """The colours of the instructions of graphs; None where there is nothing to colour them by."""
-    known = {key: value for key, value in values.items() if value > 0}
+    positive = {key: value for key, value in values.items() if value > 0}
     return (
-        quantity(title, known, lambda value: number_text(value, 2) if math.isfinite(value) else "∞") if known else None
+        quantity(title, positive, lambda value: number_text(value, 2) if math.isfinite(value) else "∞")
+        if positive
+        else None
     )
 
 
@@ -137,12 +139,12 @@ def neighbourhood(module: Module, key: Key, colours: Colours | None) -> tuple[Fi
     """The plot, or a sentence that says why there is none."""
     try:
         for distance in (2, 1):
-            found = graph(module, computation=key[0], around=key[1], distance=distance, colours=colours)
-            if len(found.nodes) <= _MANY:
+            around = graph(module, computation=key[0], around=key[1], distance=distance, colours=colours)
+            if len(around.nodes) <= _MANY:
                 break
-        if len(found.nodes) > _MOST:
-            return None, f"There is no graph of what is around it: {plural(len(found.nodes), 'instruction')} are."
-        svg = _inline(found.svg())
+        if len(around.nodes) > _MOST:
+            return None, f"There is no graph of what is around it: {plural(len(around.nodes), 'instruction')} are."
+        svg = _inline(around.svg())
     except UnsupportedError:
         return None, "There is no graph of what is around it: the program dot of Graphviz is not installed."
     except HloError as error:
@@ -150,7 +152,7 @@ def neighbourhood(module: Module, key: Key, colours: Colours | None) -> tuple[Fi
     edges = "one edge" if distance == 1 else f"{distance} edges"
     title = f"The graph around it, up to {edges} away"
     note = f"coloured by {colours.title}" if colours is not None else ""
-    return Figure(title, f"{title}: {found}", svg, note, is_wide=True, is_graph=True), ""
+    return Figure(title, f"{title}: {around}", svg, note, is_wide=True, is_graph=True), ""
 
 
 def _inline(svg: str) -> str:

@@ -47,10 +47,10 @@ def along(
     """A quantity of all instructions in the order in which they first ran, on a logarithmic scale; None of nothing."""
     shown = [Point(p.order, min(p.value, _MOST)) for p in points if p.value > 0 and math.isfinite(p.value)]
     lost = [point for point in points if math.isinf(point.value)]
-    known = [mark for mark in marks if mark.value > 0]
-    if not shown and not known and not lost:
+    positive_marks = [mark for mark in marks if mark.value > 0]
+    if not shown and not positive_marks and not lost:
         return None
-    top = max((point.value for point in (*shown, *known) if math.isfinite(point.value)), default=1.0)
+    top = max((point.value for point in (*shown, *positive_marks) if math.isfinite(point.value)), default=1.0)
     top = min(max(top, _LEAST), _MOST)
     floor = max(10.0 ** math.floor(math.log10(min((p.value for p in shown), default=top))), top * _SMALLEST, _LEAST)
     last = max(point.order for point in (*points, *marks))
@@ -74,7 +74,7 @@ def along(
             marker="^",
             linewidths=0,
         )
-        _draw_marks(canvas, known, above, last)
+        _draw_marks(canvas, positive_marks, above, last)
         axes.set_yscale("log")
         axes.set_ylim(floor / 2, above * 3 if lost else top * 6)
         axes.set_xlim(-0.02 * last - 0.5, 1.02 * last + 0.5)
@@ -86,7 +86,7 @@ def along(
     if lost:
         many = plural(len(lost), "instruction")
         note = f"{note}{note and ' '}At the top, in red: {many} with {lost_text}."
-    first = f"; marked: {', '.join(f'%{mark.label}' for mark in known[:6])}" if known else ""
+    first = f"; marked: {', '.join(f'%{mark.label}' for mark in positive_marks[:6])}" if positive_marks else ""
     description = f"{label} of {plural(len(points), 'instruction')}, at most {number_text(top, 3)}{first}"
     return Figure(title, description, canvas.svg, note, is_wide=True)
 
@@ -115,11 +115,11 @@ def _draw_marks(canvas: Canvas, marks: Sequence[Mark], above: float, last: int) 
 
 def _apart(marks: Sequence[Mark], distance: float) -> list[Mark]:
     """Those whose names do not stand on one another, the foremost first."""
-    found: list[Mark] = []
+    spaced_marks: list[Mark] = []
     for mark in marks:
-        if all(abs(mark.order - other.order) > distance for other in found):
-            found.append(mark)
-    return found
+        if all(abs(mark.order - other.order) > distance for other in spaced_marks):
+            spaced_marks.append(mark)
+    return spaced_marks
 
 
 def _columns(points: Sequence[Point], last: int) -> list[Point]:
@@ -143,35 +143,35 @@ def _decimal(value: float) -> str:
     return f"{value:g}" if -3 <= round(exponent) <= 4 else f"1e{round(exponent)}"
 
 
-def spectrum(title: str, found: Spectrum, label: str) -> Figure | None:
+def spectrum(title: str, spectrum: Spectrum, label: str) -> Figure | None:
     """How many elements there are of each size, by powers of two; None of one element or none."""
-    if found.total < 2:
+    if spectrum.total < 2:
         return None
-    exponents = np.flatnonzero(found.counts)
+    exponents = np.flatnonzero(spectrum.counts)
     rest = [
         f"{share} {name}"
-        for name, many in (("zero", found.zeros), ("NaN or infinite", found.infinite))
+        for name, many in (("zero", spectrum.zeros), ("NaN or infinite", spectrum.infinite))
         if many and (share := count_text(many))
     ]
-    note = f"of {plural(found.total, 'element')}" + (f", {' and '.join(rest)}" if rest else "")
+    note = f"of {plural(spectrum.total, 'element')}" + (f", {' and '.join(rest)}" if rest else "")
     if not exponents.size:
         return Figure(title, f"{label}: {note}", "", note)
     low, high = int(exponents[0]), int(exponents[-1]) + 1
     width = -(-(high - low) // _MOST_BINS)
     edges = np.arange(low, high + width, width)
-    counts = np.add.reduceat(np.append(found.counts, np.zeros(edges[-1])), edges[:-1])[: len(edges) - 1]
+    counts = np.add.reduceat(np.append(spectrum.counts, np.zeros(edges[-1])), edges[:-1])[: len(edges) - 1]
     with drawing(4.9, 2.3) as canvas:
         axes = canvas.axes
         axes.bar(edges[:-1] + width / 2, counts, width * 0.86, color=ACCENT, linewidth=0)
         axes.xaxis.set_major_locator(_integers())
-        axes.xaxis.set_major_formatter(lambda value, _: _power(found.exponent(round(value))))
+        axes.xaxis.set_major_formatter(lambda value, _: _power(spectrum.exponent(round(value))))
         axes.yaxis.set_major_locator(_integers())
         axes.yaxis.set_major_formatter(lambda value, _: _short(value))
         axes.grid(axis="y")
         axes.set_xlim(low - width * 0.6, max(edges[-1], low + 4) + width * 0.6)
         axes.set_xlabel(label)
         axes.set_ylabel("elements")
-    most = _power(found.exponent(high))
+    most = _power(spectrum.exponent(high))
     return Figure(title, f"{label}, {note}; the largest is below {most}", canvas.svg, note)
 
 
@@ -216,7 +216,7 @@ def heat_map(title: str, grid: Grid, label: str, note: str) -> Figure | None:
             bar = axes.figure.colorbar(image, cax=side)
             bar.outline.set_visible(False)
             side.minorticks_off()
-            side.set_yticks([0, 1], [number_text(each, 2) for each in (low, high)])
+            side.set_yticks([0, 1], [number_text(end, 2) for end in (low, high)])
             side.tick_params(length=0)
         axes.xaxis.set_major_locator(_integers())
         axes.yaxis.set_major_locator(_integers())
@@ -245,8 +245,8 @@ def _map() -> Any:
     """From what is behind it to the page's accent, in any theme; red for what is not finite."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    found = LinearSegmentedColormap.from_list("accent", ["#4b7bec1f", "#4b7bec8f", "#3d6be0ff", "#5a2fc2ff"])
-    return found.with_extremes(under="#80808014", over=BAD, bad=BAD)
+    color_map = LinearSegmentedColormap.from_list("accent", ["#4b7bec1f", "#4b7bec8f", "#3d6be0ff", "#5a2fc2ff"])
+    return color_map.with_extremes(under="#80808014", over=BAD, bad=BAD)
 
 
 def bars(

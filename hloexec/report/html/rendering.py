@@ -80,12 +80,12 @@ def _text(name: str) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     for kind in (Figure, Lines, Paragraph, Section, Table):
-        found.tests[kind.__name__.lower()] = lambda value, kind=kind: isinstance(value, kind)
-    return found
+        environment.tests[kind.__name__.lower()] = lambda value, kind=kind: isinstance(value, kind)
+    return environment
 
 
 MOST_DETAILS = 20
@@ -158,9 +158,9 @@ def _values(subject: Subject, most: int) -> Watched:
     if report is None or not report.watch or module is None or subject.inputs is None:
         return Watched()
     package, _, name = report.watch.rpartition(".")
-    wanted = [each.key for each in ranked(subject.result, module_of(subject.result) or module, most)]
-    given = subject.result, module, subject.inputs, subject.options, wanted, most
-    return watched(getattr(import_module(package), name), *given, is_tried=subject.is_tried)
+    wanted = [entry.key for entry in ranked(subject.result, module_of(subject.result) or module, most)]
+    arguments = subject.result, module, subject.inputs, subject.options, wanted, most
+    return watched(getattr(import_module(package), name), *arguments, is_tried=subject.is_tried)
 
 
 def require_page(path: str | os.PathLike[str]) -> None:

@@ -16,17 +16,17 @@ from hloexec.tools.graphing import Graph
 _MOST_ROWS = 10
 
 
-def graph_view(found: Graph, files: Sequence[str]) -> RenderableType:
+def graph_view(graph: Graph, files: Sequence[str]) -> RenderableType:
     """What was written, and the instructions with the largest numbers."""
-    what = f"computation {found.computation}" if found.around is None else f"around %{found.around[1]}"
+    extent = f"computation {graph.computation}" if graph.around is None else f"around %{graph.around[1]}"
     headline = Text.assemble(
-        (found.module.name, "bold"),
-        f"  {plural(len(found.nodes), 'instruction')}, {what}, in {' and '.join(files)}",
+        (graph.module.name, "bold"),
+        f"  {plural(len(graph.nodes), 'instruction')}, {extent}, in {' and '.join(files)}",
     )
     parts: Parts = [headline]
-    colours = found.colours
+    colours = graph.colours
     if colours is not None:
-        present = [node for node in found.nodes if colours.step(node.place) is not None]
+        present = [node for node in graph.nodes if colours.step(node.place) is not None]
         present.sort(key=lambda node: (node.place not in colours.marked, -colours.values[node.place]))
         table = plain_table("instruction", "opcode", "computation", "")
         for node in present[:_MOST_ROWS]:

@@ -72,9 +72,9 @@ def _verdict(usage: MemoryUsage, comparison: MemoryComparison | None) -> Text:
     if comparison.schedule_differs_at is not None:
         facts.append(f"the schedules differ from instruction {comparison.schedule_differs_at} on")
     facts += [
-        f"{plural(count, what)} differ{'s' if count == 1 else ''}"
-        for what, count in comparison.differing.items()
-        if what != "live range"
+        f"{plural(count, kind)} differ{'s' if count == 1 else ''}"
+        for kind, count in comparison.differing.items()
+        if kind != "live range"
     ]
     return Text.assemble(word, "  ", "; ".join(facts))
 
@@ -128,19 +128,20 @@ def _spaces(usage: MemoryUsage, comparison: MemoryComparison | None) -> Parts:
     )
     for color in colors:
         peak = alive.get(color, Peak(0, 0))
-        given = (count_text(allocated.get(color, 0)),) if allocated else ()
+        allocated_cells = (count_text(allocated.get(color, 0)),) if allocated else ()
         at = Text(f"%{usage.instruction_at(peak.time)}", "dim")
-        table.add_row(str(color), *given, count_text(peak.bytes), str(peak.time), at)
+        table.add_row(str(color), *allocated_cells, count_text(peak.bytes), str(peak.time), at)
     return [Titled("memory spaces", "", table)]
 
 
-def _differences(title: str, found: Sequence[Difference], top: int) -> Parts:
-    if not found:
+def _differences(title: str, differences: Sequence[Difference], top: int) -> Parts:
+    if not differences:
         return []
     rows = [
-        (each.what, each.label, *("–" if text is None else text for text in (each.xla, each.ours))) for each in found
+        (each.what, each.label, *("–" if text is None else text for text in (each.xla, each.ours)))
+        for each in differences
     ]
-    return [listed(title, count_text(len(found)), rows, "", "value", figures=("XLA", "ours"), top=top)]
+    return [listed(title, count_text(len(differences)), rows, "", "value", figures=("XLA", "ours"), top=top)]
 
 
 def _allocations(comparison: MemoryComparison, top: int) -> Parts:
@@ -232,17 +233,17 @@ def _shape(value: LiveValue) -> str:
     return truncated(format_shape(value.shape), _LONGEST_SHAPE)
 
 
-def _ranking(found: MemoryUsage, _: Module) -> Iterator[Ranked]:
-    for value in found.alive_at(found.peak.time):
+def _ranking(usage: MemoryUsage, _: Module) -> Iterator[Ranked]:
+    for value in usage.alive_at(usage.peak.time):
         yield Ranked((value.computation, value.instruction), f"{byte_text(value.byte_size)} alive at the peak")
 
 
-def _figures(found: MemoryUsage, link: Linker) -> Figures:
+def _figures(usage: MemoryUsage, link: Linker) -> Figures:
     from hloexec.report.html.plots import bars, memory_curve
 
-    alive = [0] * (len(found.sequence) + 2)
+    alive = [0] * (len(usage.sequence) + 2)
     buffers: dict[int, list[tuple[int, int, int]]] = {}
-    for value in found.values:
+    for value in usage.values:
         buffers.setdefault(value.buffer, []).append((value.start, value.end, value.byte_size))
     for members in buffers.values():
         # A buffer takes at any time what its largest value takes that is alive.
@@ -253,21 +254,21 @@ def _figures(found: MemoryUsage, link: Linker) -> Figures:
             before = now
     for time in range(1, len(alive)):
         alive[time] += alive[time - 1]
-    peak = found.peak.time
-    place = found.sequence[min(peak, len(found.sequence) - 1)] if found.sequence else ("", "")
+    peak = usage.peak.time
+    place = usage.sequence[min(peak, len(usage.sequence) - 1)] if usage.sequence else ("", "")
     yield memory_curve("Bytes alive along the schedule", alive[:-1], peak, place[1], link(spell_name(*place)))
-    colors = {value.color for value in found.values}
+    colors = {value.color for value in usage.values}
     if len(colors) > 1:
         rows = [
             (f"color {color}", at.bytes, f"{plural(at.bytes, 'byte')}")
-            for color, at in sorted(found.peak_by_color.items())
+            for color, at in sorted(usage.peak_by_color.items())
         ]
         yield bars("Most alive in each memory space", rows, "bytes")
 
 
-def _values(found: MemoryUsage) -> Watched:
+def _values(usage: MemoryUsage) -> Watched:
     figures: dict[Key, tuple[int, int, int]] = {}
-    for value in found.values:
+    for value in usage.values:
         key = value.computation, value.instruction
         size, start, end = figures.get(key, (0, value.start, value.end))
         figures[key] = size + value.byte_size, min(start, value.start), max(end, value.end)

@@ -42,7 +42,10 @@ class _Types:
         if width + len(_TYPES) > options.max_width:
             for entry in self.opcodes:
                 yield Text.assemble(("opcode ", "dim"), entry.name)
-                named = (Text.assemble(mark, each.name) for mark, each in zip(self._marks(entry), _TYPES, strict=True))
+                named = (
+                    Text.assemble(mark, opcode_type.name)
+                    for mark, opcode_type in zip(self._marks(entry), _TYPES, strict=True)
+                )
                 yield Padding(Text(" ").join(named), (0, 0, 0, 2))
             return
         table = Table(box=None, pad_edge=False, padding=0, header_style="dim")
@@ -57,7 +60,7 @@ class _Types:
         """A character and its style for each element type."""
         types = self.accepted[entry.name]
         taken = ("●", "green") if entry.is_supported else ("○", "yellow")
-        return [taken if types is None or each in types else ("·", "dim") for each in _TYPES]
+        return [taken if types is None or element_type in types else ("·", "dim") for element_type in _TYPES]
 
 
 @frozen

@@ -105,20 +105,20 @@ class Key:
 @cache
 def keys_of(cls: Any) -> tuple[Key, ...]:
     """The keys of the records of a class of results."""
-    found: list[Key] = []
+    keys: list[Key] = []
     for name, annotation, home in _told(cls):
         parts: list[type] = []
         text = getattr(annotation, "__forward_arg__", annotation)
         kind = eval(text, vars(sys.modules[home.__module__])) if isinstance(text, str) else text
         schema = _schema(kind, parts)
         if schema is not None:
-            found.append(Key(name, schema, tuple(parts), home))
-    return tuple(found)
+            keys.append(Key(name, schema, tuple(parts), home))
+    return tuple(keys)
 
 
 def _told(cls: type) -> Iterator[tuple[str, Any, type]]:
     """The attributes and properties that may be keys, with their types, and with the classes that have them."""
-    homes = [each for each in reversed(cls.__mro__) if each is not object]
+    homes = [base for base in reversed(cls.__mro__) if base is not object]
     owners = {name: home for home in homes for name in inspect.get_annotations(home)}
     hidden = {field.name for field in attrs.fields(cls) if field.metadata == UNTOLD} if attrs.has(cls) else ()
     for name, home in owners.items():
@@ -137,7 +137,7 @@ def _schema(kind: Any, parts: list[type]) -> dict[str, Any] | None:
         return dict(_WORDS[kind])
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        schemas = [_schema(each, parts) for each in arguments if each is not int or float not in arguments]
+        schemas = [_schema(member, parts) for member in arguments if member is not int or float not in arguments]
         return None if None in schemas else {"anyOf": schemas}
     if origin is typing.Literal:
         return {"enum": list(arguments)}
@@ -152,7 +152,7 @@ def _schema(kind: Any, parts: list[type]) -> dict[str, Any] | None:
     if issubclass(kind, tuple(_TEXTS)):
         return dict(_WORDS[str])
     if issubclass(kind, enum.Enum):
-        return {"enum": [_word(each) for each in kind]}
+        return {"enum": [_word(member) for member in kind]}
     if _is_record(kind):
         parts.append(kind)
         return {"$ref": f"#/$defs/{name_of(kind)}"}
@@ -179,15 +179,15 @@ def _word(member: enum.Enum) -> str:
 @cache
 def _docstrings(module: str) -> Mapping[tuple[str, str], str]:
     """The docstrings of attributes and properties in a file of source, by their classes."""
-    found: dict[tuple[str, str], str] = {}
+    docstrings: dict[tuple[str, str], str] = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for node, after in zip(cls.body, [*cls.body[1:], None], strict=True):
             if isinstance(node, ast.FunctionDef):
-                found[cls.name, node.name] = ast.get_docstring(node) or ""
+                docstrings[cls.name, node.name] = ast.get_docstring(node) or ""
             elif isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
-                found[cls.name, ast.unparse(node.target)] = ast.literal_eval(after.value)
-    return found
+                docstrings[cls.name, ast.unparse(node.target)] = ast.literal_eval(after.value)
+    return docstrings
 
 
 def json_text(record: object) -> str:

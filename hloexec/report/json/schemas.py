@@ -12,8 +12,8 @@ from hloexec.tools.registration import TOOLS
 
 def printed_records() -> Mapping[str, str]:
     """The records by their names, with the places of their classes."""
-    found = {name: classes for tool in TOOLS.values() for name, classes in tool.records.items()}
-    return {**found, "error": "hloexec.report.json.printed.Error"}
+    records = {name: classes for tool in TOOLS.values() for name, classes in tool.records.items()}
+    return {**records, "error": "hloexec.report.json.printed.Error"}
 
 
 def classes_of(name: str) -> list[Any]:
@@ -70,14 +70,16 @@ def printed_keys(name: str) -> list[Key]:
 
 def parts_of(keys: Sequence[Key]) -> dict[str, type]:
     """The classes of the records that keys are made of, in the order in which these name them."""
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     waiting = [part for key in keys for part in key.parts]
     while waiting:
         part = waiting.pop(0)
-        if found.setdefault(name_of(part), part) is not part:
+        if classes.setdefault(name_of(part), part) is not part:
             raise TypeError(f"there are two classes {name_of(part)}")
-        waiting += [each for key in keys_of(part) for each in key.parts if name_of(each) not in found]
-    return found
+        waiting += [
+            part_class for key in keys_of(part) for part_class in key.parts if name_of(part_class) not in classes
+        ]
+    return classes
 
 
 def _object_schema(keys: Sequence[Key]) -> dict[str, Any]:

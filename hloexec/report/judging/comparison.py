@@ -176,11 +176,11 @@ def _ulp_text(ulps: float | None) -> str:
 
 def _remarks(rows: Sequence[tuple[str, LeafComparison]]) -> dict[str, list[str]]:
     """What there is to say of leaves, each with the labels of those that it is said of."""
-    found: dict[str, list[str]] = {}
+    labels_by_remark: dict[str, list[str]] = {}
     for label, leaf in rows:
         for line in _remark_lines(leaf):
-            found.setdefault(line, []).append(label)
-    return found
+            labels_by_remark.setdefault(line, []).append(label)
+    return labels_by_remark
 
 
 def _remark_lines(leaf: LeafComparison) -> list[str]:
@@ -236,15 +236,15 @@ def _tolerance_text(leaf: LeafComparison) -> str:
 
 def _map(leaf: LeafComparison) -> Text:
     assert leaf.error_map is not None
-    found = leaf.error_map
-    frame = f"[{found.rows}, {found.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
-    return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in found.lines())]))
+    error_map = leaf.error_map
+    frame = f"[{error_map.rows}, {error_map.columns}], · within tolerance, ░▒▓█ up to 10, 100, 1000 times, beyond"
+    return Text("\n".join([f"where: {frame}", *(f"|{line}|" for line in error_map.lines())]))
 
 
-def _plots(found: Comparison, _: Linker) -> Figures:
+def _plots(comparison: Comparison, _: Linker) -> Figures:
     from hloexec.report.html.figures import error_maps
 
-    return error_maps(found.leaves)
+    return error_maps(comparison.leaves)
 
 
 REPORTS = {Comparison: Report(lambda found, top, _: comparison_view(found, top), _plots)}

@@ -127,24 +127,24 @@ _MOST_STEPS = 5
 _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "not decided": "bold yellow", "differ": "bold red"}
 
 
-def diff_view(found: Diff, top: int, command: Command, saved: SavedPair | None = None) -> RenderableType:
+def diff_view(result: Diff, top: int, command: Command, saved: SavedPair | None = None) -> RenderableType:
     """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
     of `after`."""
-    parts: Parts = [diff_line(found), *results_lines(found)]
-    if found.findings:
-        first = found.findings[0]
-        parts += ["", *_details(first, found)]
-        parts += ["", _table(found, found.findings[:top])]
+    parts: Parts = [diff_line(result), *results_lines(result)]
+    if result.findings:
+        first = result.findings[0]
+        parts += ["", *_details(first, result)]
+        parts += ["", _table(result, result.findings[:top])]
     else:
-        furthest = found.outputs.furthest
+        furthest = result.outputs.furthest
         if furthest is not None:
             parts += ["", f"  {furthest}"]
-    parts += ["", Text(found.picture, overflow="fold"), Text(_legend(found), style="dim")]
-    parts += [Text(note, style="yellow") for note in found.notes]
+    parts += ["", Text(result.picture, overflow="fold"), Text(_legend(result), style="dim")]
+    parts += [Text(note, style="yellow") for note in result.notes]
     if saved is not None:
         parts += ["", pair_view(saved), next_steps(saved.command)]
-    elif found.findings:
-        place = found.findings[0].after
+    elif result.findings:
+        place = result.findings[0].after
         more = ("--in", place.computation)
         parts.append(next_steps(extract_command(command, place.path, place.instruction, place.device, *more)))
     return Group(*parts)
@@ -155,31 +155,31 @@ _NOT_CORRECTED = "nothing that it takes was found to differ; its value alone was
 """What is said of an instruction whose value could not be compared with the one that it should be."""
 
 
-def diff_line(found: Diff) -> Text:
+def diff_line(result: Diff) -> Text:
     """The verdict, or the first instruction to blame, in one line."""
-    if not found.findings:
-        equal = sum(not leaf.unequal for leaf in found.outputs.leaves)
-        rest = f"{equal} of {plural(len(found.outputs.leaves), 'result')} bit for bit"
-        return Text.assemble((found.verdict, _STYLES[found.verdict]), f": {rest}, {_share(found)}")
-    first = found.findings[0]
+    if not result.findings:
+        equal = sum(not leaf.unequal for leaf in result.outputs.leaves)
+        rest = f"{equal} of {plural(len(result.outputs.leaves), 'result')} bit for bit"
+        return Text.assemble((result.verdict, _STYLES[result.verdict]), f": {rest}, {_share(result)}")
+    first = result.findings[0]
     text = Text.assemble(
         (f"%{first.after.instruction}", "bold red"), " is to blame" if first.is_certain else " is where it begins"
     )
     text.append(f": {_summary(first)}")
-    if len(found.findings) > 1:
-        text.append(f", and {plural(len(found.findings) - 1, 'other')} after it")
+    if len(result.findings) > 1:
+        text.append(f", and {plural(len(result.findings) - 1, 'other')} after it")
     return text
 
 
-def results_lines(found: Diff) -> list[Text]:
+def results_lines(result: Diff) -> list[Text]:
     """By how much the results differ; nothing where they do not."""
-    devices = found.after.replica_count * found.after.num_partitions
-    line = furthest_line(found.outputs, devices)
+    devices = result.after.replica_count * result.after.num_partitions
+    line = furthest_line(result.outputs, devices)
     return [Text(line)] if line else []
 
 
-def _share(found: Diff) -> str:
-    return f"{count_text(found.matched_values)} of {plural(found.values, 'value')} found in {found.before.name}"
+def _share(result: Diff) -> str:
+    return f"{count_text(result.matched_values)} of {plural(result.values, 'value')} found in {result.before.name}"
 
 
 def _summary(finding: Finding) -> str:
@@ -191,9 +191,9 @@ def _summary(finding: Finding) -> str:
     return f"{many}; {finding.reason or operands}"
 
 
-def _details(finding: Finding, found: Diff) -> Parts:
+def _details(finding: Finding, result: Diff) -> Parts:
     lines: Parts = []
-    sides = [("after", finding.after, found.after), ("before", finding.before, found.before)]
+    sides = [("after", finding.after, result.after), ("before", finding.before, result.before)]
     called = [[] if place is None else _called(place.of(module), module) for _, place, module in sides]
     is_called_alike = [*map(_shape_of, called[0])] == [*map(_shape_of, called[1])]
     for (name, place, module), computations in zip(sides, called, strict=True):
@@ -202,14 +202,16 @@ def _details(finding: Finding, found: Diff) -> Parts:
         devices = module.replica_count * module.num_partitions
         where = f"{place.path} on device {place.device}" if devices > 1 or place.device else place.path
         lines.append(Text.assemble((f"{name:7}", "dim"), place.line(module)))
-        lines += [] if is_called_alike else [line for each in computations for line in _called_lines(each)]
+        lines += (
+            [] if is_called_alike else [line for computation in computations for line in _called_lines(computation)]
+        )
         lines.append(Text(f"       at {where}", style="dim"))
         if place.op_name(module):
             lines.append(Text(f"       op_name {place.op_name(module)}", style="dim"))
         lines += [Text(f"       from {line}", style="cyan") for line in place.source(module)[:1]]
     if finding.graph:
         lines += [Text(""), Text("It is one of these, which compute what is wrong from values that are right:")]
-        lines += [line for step in finding.graph for line in _step_lines(step, found)]
+        lines += [line for step in finding.graph for line in _step_lines(step, result)]
     if finding.comparison is not None:
         lines += [Text(""), comparison_view(finding.comparison)]
     return lines
@@ -224,41 +226,42 @@ def _shape_of(computation: Computation) -> list[object]:
     places = {instruction.name: place for place, instruction in enumerate(computation)}
     return [
         (
-            each.opcode,
-            each.attributes,
-            [places[operand] for operand in each.operands],
-            each.name == computation.root_name,
+            step.opcode,
+            step.attributes,
+            [places[operand] for operand in step.operands],
+            step.name == computation.root_name,
         )
-        for each in computation
+        for step in computation
     ]
 
 
 def _called_lines(computation: Computation) -> list[Text]:
     """What a small computation computes, as a reducer does."""
-    steps = [each for each in computation if role_of(each) is not Role.PARAMETER]
+    steps = [instruction for instruction in computation if role_of(instruction) is not Role.PARAMETER]
     if len(steps) > _MOST_STEPS:
         return []
-    return [Text(f"       where %{computation.name} computes {hlo_line(each)}") for each in steps]
+    return [Text(f"       where %{computation.name} computes {hlo_line(instruction)}") for instruction in steps]
 
 
 _ROLES = {"input": ("right", "green"), "step": ("", ""), "output": ("wrong", "bold red")}
 """What is said of a step of a region, and how."""
 
 
-def _step_lines(step: RegionStep, found: Diff) -> Iterator[Text]:
+def _step_lines(step: RegionStep, result: Diff) -> Iterator[Text]:
     """The HLO of a step, and what it takes, if the names of its operands do not say it."""
     word, style = _ROLES[step.role]
-    yield Text.assemble("  ", (f"{word:6}", style), step.run.line(found.after))
+    yield Text.assemble("  ", (f"{word:6}", style), step.run.line(result.after))
     if step.before is not None:
         yield Text(f"          as %{step.before.instruction} in before, at {step.before.path}", style="dim")
     names = [entry.instruction for entry in step.operands]
-    if names and names != list(step.run.of(found.after).operands):
+    if names and names != list(step.run.of(result.after).operands):
         yield Text(f"          takes {', '.join(f'%{name}' for name in names)}", style="dim")
 
 
-def _table(found: Diff, findings: Sequence[Finding]) -> Table:
+def _table(result: Diff, findings: Sequence[Finding]) -> Table:
     sources = [
-        next(iter(finding.after.source(found.after)), finding.after.op_name(found.after) or "") for finding in findings
+        next(iter(finding.after.source(result.after)), finding.after.op_name(result.after) or "")
+        for finding in findings
     ]
     folded = ["to blame", "instead of", *(["source"] if any(sources) else [])]
     table = plain_table(*folded, figures=("off", "max ULP", "max abs", "allowed"))
@@ -283,6 +286,6 @@ def _figures(finding: Finding) -> list[str]:
     ]
 
 
-def _legend(found: Diff) -> str:
-    blamed = ", ? wrong, × to blame" if found.findings else ""
-    return f"{_share(found)}: █ the same numbers, ▓ but for rounding, · computed otherwise{blamed}"
+def _legend(result: Diff) -> str:
+    blamed = ", ? wrong, × to blame" if result.findings else ""
+    return f"{_share(result)}: █ the same numbers, ▓ but for rounding, · computed otherwise{blamed}"

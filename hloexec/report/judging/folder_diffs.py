@@ -28,19 +28,21 @@ _HINT = "--top says how many"
 _RANKS = {outcome: rank for rank, outcome in enumerate(_STYLES)}
 
 
-def folder_view(found: FolderDiff, top: int, command: Command) -> RenderableType:
+def folder_view(folder_diff: FolderDiff, top: int, command: Command) -> RenderableType:
     """Everything there is to say; `command` writes a command with the options that were given."""
-    parts: Parts = [_verdict(found)]
-    shown = next((module for module in found.modules if module.outcome == found.outcome), None)
+    parts: Parts = [_verdict(folder_diff)]
+    shown = next((module for module in folder_diff.modules if module.outcome == folder_diff.outcome), None)
     if shown is not None and shown.to_blame is not None and shown.to_blame.diff is not None:
         parts += results_lines(shown.to_blame.diff)
-    if len(found.modules) > 1:
-        parts += ["", _modules(found.modules, top)]
-    if shown is not None and (len(found.modules) == 1 or shown.to_blame is not None):
+    if len(folder_diff.modules) > 1:
+        parts += ["", _modules(folder_diff.modules, top)]
+    if shown is not None and (len(folder_diff.modules) == 1 or shown.to_blame is not None):
         parts += ["", _steps(shown, top)]
-    failed = [(module, step) for module in found.modules for step in module.steps if step.outcome == "not compared"]
+    failed = [
+        (module, step) for module in folder_diff.modules for step in module.steps if step.outcome == "not compared"
+    ]
     parts += [Text(f"{module.name}: {step.reason}", style="yellow") for module, step in failed[:top]]
-    parts += [Text(note, style="yellow") for note in found.notes[:top]]
+    parts += [Text(note, style="yellow") for note in folder_diff.notes[:top]]
     if shown is not None and shown.to_blame is not None:
         step = shown.to_blame
         parts += ["", Text(f"{step} in {shown.name}", style="bold")]
@@ -50,15 +52,15 @@ def folder_view(found: FolderDiff, top: int, command: Command) -> RenderableType
     return Group(*parts)
 
 
-def _verdict(found: FolderDiff) -> Text:
-    steps = sum(len(module.steps) for module in found.modules)
-    modules = plural(len(found.modules) + found.unpaired, "module")
+def _verdict(folder_diff: FolderDiff) -> Text:
+    steps = sum(len(module.steps) for module in folder_diff.modules)
+    modules = plural(len(folder_diff.modules) + folder_diff.unpaired, "module")
     counted = f"{modules}, {plural(steps, 'step')} that changed the text"
-    blamed = [(module, module.to_blame) for module in found.modules if module.to_blame is not None]
+    blamed = [(module, module.to_blame) for module in folder_diff.modules if module.to_blame is not None]
     if not blamed:
-        failed = sum(module.outcome == "not compared" for module in found.modules) + found.unpaired
+        failed = sum(module.outcome == "not compared" for module in folder_diff.modules) + folder_diff.unpaired
         rest = f"  {failed} of {counted}" if failed else f"  {counted}"
-        return Text.assemble((found.outcome, _STYLES[found.outcome]), (rest, "dim"))
+        return Text.assemble((folder_diff.outcome, _STYLES[folder_diff.outcome]), (rest, "dim"))
     module, step = blamed[0]
     assert step is not None
     if step.made_by is not None:
@@ -105,33 +107,36 @@ def _steps(module: ModuleDiff, top: int) -> RenderableType:
     return with_rest(table, len(steps), len(shown), _HINT)
 
 
-def _ranking(found: Diff, _: Module) -> Iterator[Ranked]:
-    for number, finding in enumerate(found.findings):
+def _ranking(result: Diff, _: Module) -> Iterator[Ranked]:
+    for number, finding in enumerate(result.findings):
         place = finding.after
         why = "to blame" if finding.is_certain else "where it begins"
         why += f": {finding.reason}" if finding.reason else ""
         yield Ranked((place.computation, place.instruction), why, is_bad=not number)
-    for finding in found.findings:
+    for finding in result.findings:
         for place in finding.region:
             yield Ranked((place.computation, place.instruction), f"in the region of %{finding.after.instruction}")
 
 
-def _first_diff(found: FolderDiff) -> Diff | None:
+def _first_diff(folder_diff: FolderDiff) -> Diff | None:
     """The diff of the first module that differs, at the step to blame."""
-    return next((step.diff for each in found.modules if (step := each.to_blame) and step.diff is not None), None)
+    return next(
+        (step.diff for module_diff in folder_diff.modules if (step := module_diff.to_blame) and step.diff is not None),
+        None,
+    )
 
 
-def _figures(found: Diff, _: Linker) -> Figures:
+def _figures(result: Diff, _: Linker) -> Figures:
     from hloexec.report.html.figures import error_maps
 
-    for finding in found.findings[:1]:
+    for finding in result.findings[:1]:
         if finding.comparison is not None:
             yield from error_maps(finding.comparison.leaves, f"Errors that %{finding.after.instruction} makes")
-    yield from error_maps(found.outputs.leaves, "" if len(found.outputs.leaves) > 1 else "Errors of the result")
+    yield from error_maps(result.outputs.leaves, "" if len(result.outputs.leaves) > 1 else "Errors of the result")
 
 
-def _module(found: FolderDiff) -> Module | None:
-    first = _first_diff(found)
+def _module(folder_diff: FolderDiff) -> Module | None:
+    first = _first_diff(folder_diff)
     return None if first is None else first.after
 
 

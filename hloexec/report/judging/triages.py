@@ -26,32 +26,34 @@ _MOST_STEPS = 3
 _MOST_BARS = 12
 
 
-def triage_view(found: Triage, top: int) -> RenderableType:
+def triage_view(triaged: Triage, top: int) -> RenderableType:
     """Everything `hloexec triage` says."""
-    parts: Parts = [_verdict(found)]
-    if found.groups:
-        parts.append(_groups(found.groups))
-    worst = [member for group in found.groups for member in group.members]
+    parts: Parts = [_verdict(triaged)]
+    if triaged.groups:
+        parts.append(_groups(triaged.groups))
+    worst = [member for group in triaged.groups for member in group.members]
     if worst:
         parts.append(
-            _modules(worst, {name.name: group.number for group in found.groups for name in group.members}, top)
+            _modules(worst, {name.name: group.number for group in triaged.groups for name in group.members}, top)
         )
-    if not found.is_complete:
-        kept = f"; the same command goes on with {found.output}" if found.output else ""
-        parts.append(Text(f"\ninterrupted after {len(found.modules)} of {found.case_count} modules{kept}", "yellow"))
-    commands = list(_commands(found))
+    if not triaged.is_complete:
+        kept = f"; the same command goes on with {triaged.output}" if triaged.output else ""
+        parts.append(
+            Text(f"\ninterrupted after {len(triaged.modules)} of {triaged.case_count} modules{kept}", "yellow")
+        )
+    commands = list(_commands(triaged))
     if commands:
         parts.append(next_steps(*commands[:_MOST_STEPS]))
     return Group(*parts)
 
 
-def triage_page_view(found: Triage, top: int) -> RenderableType:
+def triage_page_view(triaged: Triage, top: int) -> RenderableType:
     """The same, and the HLO of each cause: of the instruction to blame, and of the smallest module that shows it."""
-    return Group(triage_view(found, top), *map(_group, found.groups))
+    return Group(triage_view(triaged, top), *map(_group, triaged.groups))
 
 
 def _group(group: CauseGroup) -> RenderableType:
-    first = next(each for each in group.members if each.name == group.representative)
+    first = next(member for member in group.members if member.name == group.representative)
     lines = [Text(f"{plural(len(group.members), 'module')}; as in {first.name}, compared with {first.against}")]
     blamed = first.blamed
     if blamed is not None:
@@ -69,15 +71,15 @@ def _group(group: CauseGroup) -> RenderableType:
     return Titled(f"cause {group.number}", group.cause, Group(*lines))
 
 
-def _verdict(found: Triage) -> Text:
-    text = Text.assemble((found.folder, "bold"), f"  {plural(len(found.modules), 'module')}")
-    for number, (outcome, count) in enumerate(found.counts.items()):
+def _verdict(triaged: Triage) -> Text:
+    text = Text.assemble((triaged.folder, "bold"), f"  {plural(len(triaged.modules), 'module')}")
+    for number, (outcome, count) in enumerate(triaged.counts.items()):
         text.append(", " if number else ": ")
         text.append(f"{count} {outcome}", _style(outcome))
-    causes = sum(group.outcome == "differ" for group in found.groups)
+    causes = sum(group.outcome == "differ" for group in triaged.groups)
     if causes:
         text.append(f"; {plural(causes, 'cause')}")
-    reused = sum(module.is_reused for module in found.modules)
+    reused = sum(module.is_reused for module in triaged.modules)
     if reused:
         text.append(f"; {reused} known from before", "dim")
     return text
@@ -97,14 +99,14 @@ def _groups(groups: Sequence[CauseGroup]) -> RenderableType:
     return listed("causes", "", list(map(cells, groups)), "cause", names=("#",), figures=("modules",), remarks=remarks)
 
 
-def _minified(found: MinifiedModule | None) -> str:
-    if found is None:
+def _minified(minified: MinifiedModule | None) -> str:
+    if minified is None:
         return ""
-    if found.reason:
-        return f"not minified: {found.reason}"
-    place = found.folder or found.module_name
-    left = plural(found.instruction_count, "instruction")
-    return f"{left} in {_from_here(place) if found.folder else place}"
+    if minified.reason:
+        return f"not minified: {minified.reason}"
+    place = minified.folder or minified.module_name
+    left = plural(minified.instruction_count, "instruction")
+    return f"{left} in {_from_here(place) if minified.folder else place}"
 
 
 def _from_here(path: str) -> str:
@@ -156,29 +158,29 @@ def _because(module: TriagedModule) -> str:
     return first_line(module.reason)
 
 
-def _commands(found: Triage) -> list[str]:
+def _commands(triaged: Triage) -> list[str]:
     """What shows the first causes."""
     commands = []
-    for group in found.groups:
+    for group in triaged.groups:
         minified = group.minified
         if group.outcome != "differ":
             continue
         if minified is not None and minified.folder is not None and minified.command:
             commands.append(f"cd {shlex.quote(_from_here(minified.folder))} && {minified.command}")
             continue
-        first = next(each for each in group.members if each.name == group.representative)
+        first = next(member for member in group.members if member.name == group.representative)
         if first.kind == "pair":
-            drawn = [] if found.distribution == "normal" else ["--distribution", found.distribution]
+            drawn = [] if triaged.distribution == "normal" else ["--distribution", triaged.distribution]
             commands.append(shlex.join(["hloexec", "diff", *first.files, *drawn]))
     return commands
 
 
-def _figures(found: Triage, _: Linker) -> Figures:
+def _figures(triaged: Triage, _: Linker) -> Figures:
     from hloexec.report.html.plots import bars
 
     rows = [
         (f"cause {group.number}", len(group.members), f"{len(group.members)}  {group.cause}")
-        for group in found.groups[:_MOST_BARS]
+        for group in triaged.groups[:_MOST_BARS]
     ]
     yield bars("How many modules each cause has", rows, "modules")
 

@@ -18,11 +18,11 @@ from hloexec.tools.summary import ParameterSummary, parameters_of
 _MOST_ROWS = 20
 
 
-def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) -> RenderableType:
+def extraction_view(extraction: Extraction, folder: str, rerun: Rerun, command: str) -> RenderableType:
     """The verdict, the inputs and the result, and how to run it."""
-    entry = found.module.entry
+    entry = extraction.module.entry
     kept = len(entry) - len(entry.parameters)
-    verdict = Text.assemble(("extracted ", "bold"), f"{found.path}: {plural(kept, 'instruction')}, ")
+    verdict = Text.assemble(("extracted ", "bold"), f"{extraction.path}: {plural(kept, 'instruction')}, ")
     verdict.append(f"{plural(len(entry.parameters), 'input')}, in {folder}; ")
     if rerun.has_same_bits:
         verdict.append("it gives the same bits", "bold green")
@@ -31,23 +31,23 @@ def extraction_view(found: Extraction, folder: str, rerun: Rerun, command: str) 
     else:
         verdict.append("its result differs from that of the whole run in signs of zeros or bits of NaN", "bold red")
     parts: Parts = [verdict, f"\n  {hlo_line(entry.root)}"]
-    parts += [Text(f"  from {line}", style="cyan") for line in source_lines(found.module, entry.root)[:1]]
-    rows = [*_input_rows(found), *_result_rows(found)]
+    parts += [Text(f"  from {line}", style="cyan") for line in source_lines(extraction.module, entry.root)[:1]]
+    rows = [*_input_rows(extraction), *_result_rows(extraction)]
     parts.append(values_table("inputs and result", rows[:_MOST_ROWS] + rows[-1:] if len(rows) > _MOST_ROWS else rows))
     parts += [f"  {difference}" for difference in rerun.differences]
     parts.append(next_steps(command))
     return Group(*parts)
 
 
-def _input_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
+def _input_rows(extraction: Extraction) -> list[tuple[str, LeafStatistics]]:
     """Of the first device."""
-    inputs = zip(found.module.entry.parameters, found.inputs[0], strict=True)
+    inputs = zip(extraction.module.entry.parameters, extraction.inputs[0], strict=True)
     return [(leaf_label(parameter.name, leaf.index), leaf) for parameter, value in inputs for leaf in statistics(value)]
 
 
-def _result_rows(found: Extraction) -> list[tuple[str, LeafStatistics]]:
+def _result_rows(extraction: Extraction) -> list[tuple[str, LeafStatistics]]:
     """Of the first device."""
-    return [("result", leaf) for leaf in statistics(found.expected[0])]
+    return [("result", leaf) for leaf in statistics(extraction.expected[0])]
 
 
 @frozen
@@ -67,10 +67,10 @@ class Extracted:
     """The arrays of the result."""
 
     @classmethod
-    def of(cls, found: Extraction, folder: str) -> Extracted:
+    def of(cls, extraction: Extraction, folder: str) -> Extracted:
         """What there is to say of an extraction."""
-        entry = found.module.entry
-        count, parameters = len(entry) - len(entry.parameters), parameters_of(found.module)
-        source = tuple(map(str, source_lines(found.module, entry.root)))
-        rows = leaves_of(_input_rows(found)), leaves_of(_result_rows(found))
+        entry = extraction.module.entry
+        count, parameters = len(entry) - len(entry.parameters), parameters_of(extraction.module)
+        source = tuple(map(str, source_lines(extraction.module, entry.root)))
+        rows = leaves_of(_input_rows(extraction)), leaves_of(_result_rows(extraction))
         return cls(folder, count, parameters, hlo_line(entry.root), source, *rows)

@@ -15,24 +15,25 @@ from hloexec.tools.minifying import Minified
 _MOST_LINES = 40
 
 
-def minified_view(found: Minified, folder: str) -> RenderableType:
+def minified_view(minified: Minified, folder: str) -> RenderableType:
     """The verdict, the module, and the command that shows the failure."""
     headline = Text.assemble(
-        (found.module.name, "bold"),
-        f"  {found.instruction_count} of {plural(found.instruction_count_before, 'instruction')} left, in {folder}; ",
+        (minified.module.name, "bold"),
+        f"  {minified.instruction_count} of {plural(minified.instruction_count_before, 'instruction')} left, "
+        f"in {folder}; ",
     )
-    if found.is_confirmed:
+    if minified.is_confirmed:
         headline.append("it still shows the failure", "bold green")
     else:
         headline.append("the failure does not show when it is read from its text", "bold red")
-    parts: Parts = [headline, f"\n  {found.failure}"]
-    parts += [Text(f"  {note}", style="yellow") for note in found.notes]
-    lines = format_module(found.module).splitlines()
+    parts: Parts = [headline, f"\n  {minified.failure}"]
+    parts += [Text(f"  {note}", style="yellow") for note in minified.notes]
+    lines = format_module(minified.module).splitlines()
     rest = ["…"] if len(lines) > _MOST_LINES else []
     parts += ["", Text("\n".join(lines[:_MOST_LINES] + rest), style="cyan")]
-    tried = f"\n{plural(found.trial_count, 'module')} tried, {plural(found.step_count, 'step')}"
-    if found.outcomes:
-        tried += "; checks: " + ", ".join(f"{count} {name}" for name, count in sorted(found.outcomes.items()))
-    parts.append(tried + ("" if found.is_complete else "; the search was ended before it was complete"))
-    parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(found.command_in(folder))}"))
+    tried = f"\n{plural(minified.trial_count, 'module')} tried, {plural(minified.step_count, 'step')}"
+    if minified.outcomes:
+        tried += "; checks: " + ", ".join(f"{count} {name}" for name, count in sorted(minified.outcomes.items()))
+    parts.append(tried + ("" if minified.is_complete else "; the search was ended before it was complete"))
+    parts.append(next_steps(f"cd {shlex.quote(folder)} && {shlex.join(minified.command_in(folder))}"))
     return Group(*parts)

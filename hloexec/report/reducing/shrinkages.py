@@ -16,34 +16,34 @@ from hloexec.tools.shrinking import ConstantChange, KeptSize, Shrinkage, SizeCha
 _LONGEST = 60
 
 
-def shrinkage_view(found: Shrinkage, output: str | None, top: int) -> RenderableType:
+def shrinkage_view(shrinkage: Shrinkage, output: str | None, top: int) -> RenderableType:
     """What became of the module, then tables of at most `top` rows each, 0 for all."""
-    parts: Parts = [_headline(found, output)]
-    parts.append(_changes(found.changes, top))
-    if found.kept:
-        parts.append(_kept(found.kept, top))
-    if found.constants:
-        parts.append(_constants(found.constants, top))
+    parts: Parts = [_headline(shrinkage, output)]
+    parts.append(_changes(shrinkage.changes, top))
+    if shrinkage.kept:
+        parts.append(_kept(shrinkage.kept, top))
+    if shrinkage.constants:
+        parts.append(_constants(shrinkage.constants, top))
     return Group(*parts)
 
 
-def _headline(found: Shrinkage, output: str | None) -> RenderableType:
+def _headline(shrinkage: Shrinkage, output: str | None) -> RenderableType:
     where = "" if output is None else f", written to {output}"
-    devices = "one device" if found.devices == 1 else plural(found.devices, "device")
-    if found.axes:
+    devices = "one device" if shrinkage.devices == 1 else plural(shrinkage.devices, "device")
+    if shrinkage.axes:
         grids = [
             " × ".join(map(str, sizes))
-            for sizes in zip(*((axis.before, axis.after) for axis in found.axes), strict=True)
+            for sizes in zip(*((axis.before, axis.after) for axis in shrinkage.axes), strict=True)
         ]
-        devices = f"{devices} of {found.devices_before}"
-        devices += f" ({grids[1]} of {grids[0]})" if len(found.axes) > 1 else ""
-    changed = f"{plural(len(found.changes), 'size')} changed, for {devices}{where}"
-    inputs = f"inputs  {byte_text(found.argument_bytes)}, before {byte_text(found.argument_bytes_before)}"
-    run = "" if found.peak_bytes is None else f"\na run   about {byte_text(found.peak_bytes)} beyond its inputs"
-    flops = f"{flop_text(found.flops)}, before {flop_text(found.flops_before)}"
-    limit = "" if found.is_proven else "\nsizes   the search for better ones was ended at its limit"
+        devices = f"{devices} of {shrinkage.devices_before}"
+        devices += f" ({grids[1]} of {grids[0]})" if len(shrinkage.axes) > 1 else ""
+    changed = f"{plural(len(shrinkage.changes), 'size')} changed, for {devices}{where}"
+    inputs = f"inputs  {byte_text(shrinkage.argument_bytes)}, before {byte_text(shrinkage.argument_bytes_before)}"
+    run = "" if shrinkage.peak_bytes is None else f"\na run   about {byte_text(shrinkage.peak_bytes)} beyond its inputs"
+    flops = f"{flop_text(shrinkage.flops)}, before {flop_text(shrinkage.flops_before)}"
+    limit = "" if shrinkage.is_proven else "\nsizes   the search for better ones was ended at its limit"
     text = f"  {changed}\n\n{inputs}{run}\nwork    {flops} in contractions{limit}"
-    return Text.assemble((found.module.name, "bold"), text)
+    return Text.assemble((shrinkage.module.name, "bold"), text)
 
 
 def _changes(changes: Sequence[SizeChange], top: int) -> RenderableType:
@@ -98,6 +98,6 @@ def _remark(change: ConstantChange) -> str:
 
 def _counted(constants: Sequence[ConstantChange]) -> list[tuple[ConstantChange, int]]:
     """Equal changes together, those that are not certain first."""
-    keys = [(each.is_certain, each.size, each.before, each.after) for each in constants]
+    keys = [(change.is_certain, change.size, change.before, change.after) for change in constants]
     counts, firsts = Counter(keys), dict(zip(reversed(keys), reversed(constants), strict=True))
     return [(firsts[key], counts[key]) for key in sorted(counts)]

@@ -72,18 +72,18 @@ def _line(check: GoldenCheck, width: int) -> Text:
     return Text.assemble(label, f"{check.folder.name:<{width}}  ", message, (policy + took, "dim"))
 
 
-def change_lines(golden: Golden, module_file: str, found: Diff | None) -> list[str]:
+def change_lines(golden: Golden, module_file: str, result: Diff | None) -> list[str]:
     """Where to look if another module fails a golden: the instruction that a diff names, and the command for it."""
     words = ["hloexec", "diff", str(golden.folder / MODULE), module_file, "--inputs", str(golden.folder / INPUTS)]
     words += ["--numerics", golden.numerics] if golden.numerics != "reference" else []
-    lines = [] if found is None else [diff_line(found).plain]
+    lines = [] if result is None else [diff_line(result).plain]
     return [*lines, shlex.join(words)] if golden.inputs_per_device == 1 else lines
 
 
-def _figures(found: GoldenCheck, _: Linker) -> Figures:
+def _figures(check: GoldenCheck, _: Linker) -> Figures:
     from hloexec.report.html.figures import error_maps
 
-    return error_maps(() if found.comparison is None else found.comparison.leaves)
+    return error_maps(() if check.comparison is None else check.comparison.leaves)
 
 
 @frozen

@@ -111,14 +111,14 @@ def level_line(number: int, level: Level, module: Module, marker: str = " ") -> 
 def listing(computation: Computation, centre: Instruction, marked: Instruction | None, around: int) -> Iterator[str]:
     """The lines of a computation around an instruction; `->` is in front of the one where the run is."""
     lines = computation.instructions
-    place = next(number for number, each in enumerate(lines) if each is centre)
+    place = next(number for number, instruction in enumerate(lines) if instruction is centre)
     first, last = max(0, place - around), min(len(lines), place + around + 1)
     yield f"{computation.name}, {plural(len(lines), 'instruction')}"
     width = len(str(last))
     for number in range(first, last):
-        each = lines[number]
-        root = "ROOT " if each.name == computation.root_name else ""
-        yield f"{'->' if each is marked else '  '} {number + 1:>{width}}  {root}{hlo_line(each)}"
+        instruction = lines[number]
+        root = "ROOT " if instruction.name == computation.root_name else ""
+        yield f"{'->' if instruction is marked else '  '} {number + 1:>{width}}  {root}{hlo_line(instruction)}"
 
 
 @frozen

@@ -16,9 +16,9 @@ from hloexec.tools.tracing.running import Traced
 
 def trace_view(traced: Traced, folder: str, module: str, command: Command) -> RenderableType:
     """The verdict, the notable events, and the next command."""
-    what = f"{count_text(traced.events)} values of {plural(traced.instructions, 'instruction')}"
+    extent = f"{count_text(traced.events)} values of {plural(traced.instructions, 'instruction')}"
     size = "statistics only" if traced.trace.information["statistics_only"] else byte_text(traced.value_bytes)
-    parts: Parts = [Text.assemble(("traced ", "bold"), f"{module}: {what}, {size}, in {folder}")]
+    parts: Parts = [Text.assemble(("traced ", "bold"), f"{module}: {extent}, {size}, in {folder}")]
     if traced.remarkable:
         parts.append(_remarkable(traced.remarkable))
     commands = [f'python -c "import hloexec; print(next(iter(hloexec.read_trace({folder!r}))))"']

@@ -56,10 +56,10 @@ class InstructionChains:
     def of(self, node: Node) -> Chain:
         """What the instruction that gave a node adds."""
         key = id(node.instruction)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._alike(node.instruction, node.instance.computation)
-        return found
+        chain = self._known.get(key)
+        if chain is None:
+            chain = self._known[key] = self._alike(node.instruction, node.instance.computation)
+        return chain
 
     def _alike(self, instruction: Instruction, computation: Computation) -> Chain:
         if instruction.attributes is not None:
@@ -128,10 +128,10 @@ def steps_from(node: Node, ends: Container[int], most: int) -> int:
 
 def path_chain(node: Node, ends: Container[int], chains: InstructionChains) -> Chain:
     """The worst chain from nodes in `ends` to a node."""
-    found: dict[int, Chain] = {}
+    worst_chains: dict[int, Chain] = {}
     for current, inputs in on_the_way(node, ends):
-        found[current.number] = worst(found[entry.number] for entry in inputs).then(chains.of(current))
-    return found[node.number]
+        worst_chains[current.number] = worst(worst_chains[entry.number] for entry in inputs).then(chains.of(current))
+    return worst_chains[node.number]
 
 
 def on_the_way(node: Node, ends: Container[int]) -> Iterator[tuple[Node, list[Node]]]:
@@ -185,9 +185,9 @@ class Bounds:
 
         `inherited` has the bounds of operands that may be off themselves, by the number of their node.
         """
-        found = self._overwritten(node.instance, values, inherited)
-        if found is not None:
-            return found
+        overwritten = self._overwritten(node.instance, values, inherited)
+        if overwritten is not None:
+            return overwritten
         return self._of(node, raw[node.number], values, {number: whole(entry) for number, entry in inherited.items()})
 
     def _overwritten(self, instance: Instance, values: Holding, inherited: Mapping[int, Bound]) -> Windowed | None:
@@ -207,10 +207,10 @@ class Bounds:
         if not element_type_of(result.dtype).is_inexact:
             return np.zeros(result.shape)
         with np.errstate(all="ignore"):
-            found = self._own(node, result, values)
+            bound = self._own(node, result, values)
             for number, errors in inherited.items():
-                found = found + self._passed_on(node, result, values, number, errors)
-        return found
+                bound = bound + self._passed_on(node, result, values, number, errors)
+        return bound
 
     def _own(self, node: Node, result: Array, values: Values) -> Array:
         """What the instruction itself adds."""
@@ -225,8 +225,8 @@ class Bounds:
         # Σ|tᵢ| of each element, or its substitute.
         if not self._adds_sizes(node.instance):
             sizes = np.maximum(sizes, self._sensitivity(node, result, values))
-        elif (found := self._result(node, Overlay(values, _magnitudes(node.instance, values)))) is not None:
-            sizes = np.maximum(sizes, _sizes(found))
+        elif (largest := self._result(node, Overlay(values, _magnitudes(node.instance, values)))) is not None:
+            sizes = np.maximum(sizes, _sizes(largest))
         return rounded + min(in_sums, LAMBDA * math.sqrt(chain.sum_squares / 3)) * sizes
 
     def _adds_sizes(self, instance: Instance) -> bool:
@@ -256,7 +256,7 @@ class Bounds:
         inputs = _fractional(node.instance, values)
         types = [element_type_of(values[number].dtype) for number in inputs]
         part = math.sqrt(max(map(unit_roundoff, types), default=1.0))
-        found = np.zeros(result.shape)
+        sensitivity = np.zeros(result.shape)
         for draw in range(LIMITS.draws):
             random = np.random.default_rng(draw)
             changes = {}
@@ -266,8 +266,8 @@ class Bounds:
                 changes[number] = _as(operand * (1 + part * signs), values[number])
             moved = self._result(node, Overlay(values, changes))
             if moved is not None:
-                found = np.maximum(found, _distance(moved, result) / part)
-        return found
+                sensitivity = np.maximum(sensitivity, _distance(moved, result) / part)
+        return sensitivity
 
     def _passed_on(self, node: Node, result: Array, values: Values, number: int, errors: Array) -> Array:
         """The propagated errors of an operand."""
@@ -283,15 +283,15 @@ class Bounds:
             )
             if most is not None and least is not None:
                 return _distance(most, least)
-        found = np.zeros(result.shape)
+        passed = np.zeros(result.shape)
         step = LIMITS.moves * errors * (math.sqrt(0.5) * (1 + 1j) if operand.dtype.kind == "c" else 1.0)
         for sign in (1, -1):
             moved = self._result(node, Overlay(values, {number: _as(wide(operand) + sign * step, operand)}))
             if moved is None:
                 # It cannot be run again: as an elementwise operation at its steepest would be taken.
                 return errors if errors.shape == result.shape else np.full(result.shape, errors.max())
-            found = np.maximum(found, _distance(moved, result) / LIMITS.moves)
-        return found
+            passed = np.maximum(passed, _distance(moved, result) / LIMITS.moves)
+        return passed
 
     def _result(self, node: Node, values: Values) -> Array | None:
         arrays = self._evaluator.results(node.instance, values)
@@ -312,20 +312,20 @@ class PathBounds:
 
     def of(self, node: Node, ends: Container[int]) -> Array:
         """By how much the elements of a node may be off, where the nodes in `ends` are what they should be."""
-        known = self._known.get(node.number)
-        if known is not None and all(map(ends.__contains__, known[0])) and not any(map(ends.__contains__, known[1])):
-            return whole(known[2])
-        found: dict[int, Bound] = {}
+        cached = self._known.get(node.number)
+        if cached is not None and all(map(ends.__contains__, cached[0])) and not any(map(ends.__contains__, cached[1])):
+            return whole(cached[2])
+        bounds: dict[int, Bound] = {}
         met: set[int] = set()
         for current, inputs in on_the_way(node, ends):
             met.update(entry.number for entry in current.instance.inputs if entry.number in ends)
-            inherited = {entry.number: found[entry.number] for entry in inputs}
-            found[current.number] = self.behind(current, inherited)
-        inside = frozenset(found) - {node.number}
-        self._known[node.number] = (frozenset(met), inside, found[node.number])
+            inherited = {entry.number: bounds[entry.number] for entry in inputs}
+            bounds[current.number] = self.behind(current, inherited)
+        inside = frozenset(bounds) - {node.number}
+        self._known[node.number] = (frozenset(met), inside, bounds[node.number])
         if len(self._known) > LIMITS.known_bounds:
             self._known.popitem(last=False)
-        return whole(found[node.number])
+        return whole(bounds[node.number])
 
 
 def whole(bound: Bound) -> Array:

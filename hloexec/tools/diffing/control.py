@@ -224,9 +224,9 @@ class Decisions:
             except HloError:
                 # It needs the other devices, or what comes from a host.
                 continue
-            found = [digest_of(array) for array in arrays_of(output)]
-            if found != own:
-                yield found
+            digests = [digest_of(array) for array in arrays_of(output)]
+            if digests != own:
+                yield digests
 
     def handed_on(self, loop: RunPlace, iteration: int) -> InstructionRun | None:
         """The root of a loop's body, which hands values on to the next iteration; None where no such loop ran."""

@@ -137,22 +137,22 @@ def _alike(ours: Shape, counterpart: Shape) -> bool:
     )
 
 
-def _require_same(ours: Sequence[Shape], theirs: Sequence[Shape], after: Module, before: Module, what: str) -> None:
+def _require_same(ours: Sequence[Shape], theirs: Sequence[Shape], after: Module, before: Module, subject: str) -> None:
     if len(ours) != len(theirs):
         raise InputError(
-            f"the modules do not correspond: {before.name} has {_arrays(theirs, what)}, "
-            f"{after.name} {_arrays(ours, what)}"
+            f"the modules do not correspond: {before.name} has {_arrays(theirs, subject)}, "
+            f"{after.name} {_arrays(ours, subject)}"
         )
     for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         if not _alike(one, other):
             raise InputError(
-                f"the modules do not correspond: {what} {number} (counting arrays) is {other} in {before.name}, {one} "
-                f"in {after.name}"
+                f"the modules do not correspond: {subject} {number} (counting arrays) is {other} in {before.name}, "
+                f"{one} in {after.name}"
             )
 
 
-def _arrays(shapes: Sequence[Shape], what: str) -> str:
-    return f"{counted(len(shapes), what)} ({listing(shapes, 6)})"
+def _arrays(shapes: Sequence[Shape], subject: str) -> str:
+    return f"{counted(len(shapes), subject)} ({listing(shapes, 6)})"
 
 
 def _by_shape(ours: Sequence[Shape], counterpart: Sequence[Shape]) -> tuple[int, ...] | None:

@@ -76,10 +76,10 @@ def fit_of(value: Array, wanted: Array) -> Fit | None:
     squeezed = _squeezed(value.shape)
     orders = permutations(range(len(squeezed))) if len(squeezed) <= LIMITS.permuted_dimensions else iter([()])
     for number, order in enumerate(orders):
-        found = Fit(order, wanted.shape, kind) if number else Fit((), dimensions, kind)
+        fit = Fit(order, wanted.shape, kind) if number else Fit((), dimensions, kind)
         with np.errstate(all="ignore"):
-            if is_same(found.of(value), wanted):
-                return found
+            if is_same(fit.of(value), wanted):
+                return fit
     return None
 
 
@@ -136,10 +136,10 @@ def can_stand_alone(instance: Instance) -> bool:
     if instance.is_source:
         is_elided = instance.is_constant and bool(instance.instruction.attributes.literal.is_elided)
         return role_of(instance.instruction) in (Role.CONSTANT, Role.KERNEL) and not is_elided
-    given, shape = instance.operands, instance.instruction.shape
+    operands, shape = instance.operands, instance.instruction.shape
     leaves = parts_of(shape)
-    is_flat = all(isinstance(leaf, ArrayShape) for leaf in leaves) and all(len(part) == 1 for part in given)
-    return is_flat and len(given) == len(instance.instruction.operands)
+    is_flat = all(isinstance(leaf, ArrayShape) for leaf in leaves) and all(len(part) == 1 for part in operands)
+    return is_flat and len(operands) == len(instance.instruction.operands)
 
 
 def part_of(target: Node, members: Collection[Node]) -> Part:
@@ -148,13 +148,13 @@ def part_of(target: Node, members: Collection[Node]) -> Part:
     return _part(target, lambda node, _: node.instance.number in numbers)
 
 
-def part_behind(target: Node, known: Collection[Key], matched: Container[int]) -> Part:
-    """The part that computes a value from `known` ones, or else from the next that are `matched`, by their numbers."""
+def part_behind(target: Node, keys: Collection[Key], matched: Container[int]) -> Part:
+    """The part that computes a value from `keys` ones, or else from the next that are `matched`, by their numbers."""
 
     def goes_on(node: Node, count: int) -> bool:
-        if count >= LIMITS.part_steps or key_of(node) in known:
+        if count >= LIMITS.part_steps or key_of(node) in keys:
             return False
-        return node.number not in matched or _reaches(node, known, LIMITS.part_near)
+        return node.number not in matched or _reaches(node, keys, LIMITS.part_near)
 
     return _part(target, goes_on)
 
@@ -207,12 +207,12 @@ def _is_literal(node: Node, steps: int) -> bool:
     return steps > 1 and all(_is_literal(entry, steps - 1) for entry in instance.inputs)
 
 
-def _reaches(node: Node, known: Collection[Key], steps: int) -> bool:
+def _reaches(node: Node, keys: Collection[Key], steps: int) -> bool:
     """Whether a value is computed from known ones in a few steps."""
     layer: Sequence[Node] = [node]
     for _ in range(steps):
-        layer = [entry for each in layer if can_stand_alone(each.instance) for entry in each.instance.inputs]
-        if any(key_of(entry) in known for entry in layer):
+        layer = [entry for member in layer if can_stand_alone(member.instance) for entry in member.instance.inputs]
+        if any(key_of(entry) in keys for entry in layer):
             return True
     return False
 
@@ -293,7 +293,7 @@ class _Flat:
             self._held[entry.number] = name, shape
             if cut := instance.cut:
                 limits = zip(cut, shape.dimensions, strict=True)
-                places = ", ".join("[{}:{}]".format(*each.indices(size)[:2]) for each, size in limits)
+                places = ", ".join("[{}:{}]".format(*interval.indices(size)[:2]) for interval, size in limits)
                 tile = ArrayShape(shape.element_type, entry.shape)
                 self._held[entry.number] = self._added(name, shape, tile, f"slice(%), slice={{{places}}}")
 
@@ -318,9 +318,10 @@ def region_graph(nodes: Sequence[Node], state: State) -> tuple[RegionStep, ...]:
         return ()
     members = {node.number: node for node in sorted(nodes, key=lambda node: node.number)}
     used = {entry.number: entry for node in members.values() for entry in node.instance.inputs}
-    given = [used[number] for number in sorted(used.keys() - members.keys())]
+    inputs = [used[number] for number in sorted(used.keys() - members.keys())]
     steps = [
-        RegionStep(node.place, "input", hlo_line(node.instance.instruction), (), _before(node, state)) for node in given
+        RegionStep(node.place, "input", hlo_line(node.instance.instruction), (), _before(node, state))
+        for node in inputs
     ]
     for number, node in members.items():
         operands = tuple(entry.place for entry in node.instance.inputs)
@@ -371,7 +372,10 @@ class Extractor:
         made: list[Module | None] = [None, None]
         for side, part in enumerate((theirs, ours)):
             if part is not None:
-                feeds = [Feed(each.name, each.shape, tuple((each.theirs, each.ours)[side])) for each in inputs]
+                feeds = [
+                    Feed(parameter.name, parameter.shape, tuple((parameter.theirs, parameter.ours)[side]))
+                    for parameter in inputs
+                ]
                 module = flat_module(self.modules[side], part, feeds, results[side])
                 made[side] = attrs.evolve(module, replica_count=counts[0], num_partitions=counts[1])
         before, after = made
@@ -379,7 +383,7 @@ class Extractor:
         return ExtractedPair(
             before,
             after,
-            [[each.arrays[row] for each in inputs] for row in range(counts[0] * counts[1])],
+            [[parameter.arrays[row] for parameter in inputs] for row in range(counts[0] * counts[1])],
             None if theirs is None else theirs.target.instance.name,
             ours.target.instance.name,
             ours.target.device,
@@ -408,18 +412,18 @@ class Extractor:
 
     def _counterpart(self, ours: Part, counterpart: Node, notes: list[str]) -> Part | None:
         matches = [self.state.matches[node.number] for node in ours.boundary]
-        known = {key_of(match.node) for match in matches if match is not None}
-        found = part_behind(counterpart, known, self.state.matched)
-        if found.devices != ours.devices:
-            which = counterpart if found.devices else ours.target
+        matched_keys = {key_of(match.node) for match in matches if match is not None}
+        part = part_behind(counterpart, matched_keys, self.state.matched)
+        if part.devices != ours.devices:
+            which = counterpart if part.devices else ours.target
             notes.append(
                 f"%{_name(which)} exchanges values between devices, and its counterpart does not "
                 "exchange the same; nothing of before is extracted"
             )
             return None
-        if not found.inside and not _is_parameter(counterpart):
+        if not part.inside and not _is_parameter(counterpart):
             notes.append(f"{_named(counterpart, 'before')}, and before.hlo has what it gave as its input")
-        return found
+        return part
 
     def _inputs(self, ours: Part, theirs: Part | None) -> list[_Input]:
         """The parameters: values of `before` that `after` has as well, and what only one of them has."""
@@ -427,19 +431,19 @@ class Extractor:
         by_key: dict[Key, list[_Input]] = defaultdict(list)
         for entry in of_before:
             by_key[key_of(entry.theirs[0][0])].append(entry)
-        found: list[_Input] = []
+        inputs: list[_Input] = []
         for node in ours.boundary:
             wanted = [self.state.values[peer.number] for peer in _peers(node, ours)]
             match = self.state.matches[node.number]
             shared = None if match is None else _fitting(by_key[key_of(match.node)], wanted)
             if shared is None:
-                found.append(_Input(wanted, shape_of(node, wanted[0]), _name(node), [(node, _AS_IT_IS)]))
+                inputs.append(_Input(wanted, shape_of(node, wanted[0]), _name(node), [(node, _AS_IT_IS)]))
                 continue
             entry, fit = shared
             entry.ours.append((node, fit))
             if len(entry.ours) == 1:
-                found.append(entry)
-        return found + [entry for entry in of_before if not entry.ours]
+                inputs.append(entry)
+        return inputs + [entry for entry in of_before if not entry.ours]
 
     def _results(self, ours: Part, theirs: Part | None, blamed: Blamed) -> tuple[tuple[Fit, Fit], list[str]]:
         """What is done to the results of `before` and `after` so that they can be compared."""
@@ -480,7 +484,7 @@ def _input(node: Node, peers: Sequence[Node]) -> _Input:
 def _fitting(candidates: Sequence[_Input], wanted: Sequence[Array]) -> tuple[_Input, Fit] | None:
     """The parameter that becomes a value of `after` on every device, and how."""
     for entry in candidates:
-        fits = {fit_of(given, array) for given, array in zip(entry.arrays, wanted, strict=True)}
+        fits = {fit_of(source, array) for source, array in zip(entry.arrays, wanted, strict=True)}
         fit = next(iter(fits))
         if len(fits) == 1 and fit is not None:
             return entry, fit

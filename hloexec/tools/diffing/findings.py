@@ -233,7 +233,7 @@ class Diff(Described):
     _extracted: ExtractedPair | HloError | None = None
 
     def __attrs_post_init__(self) -> None:
-        placed = tuple(attrs.evolve(each, modules=(self.before, self.after)) for each in self.findings)
+        placed = tuple(attrs.evolve(finding, modules=(self.before, self.after)) for finding in self.findings)
         object.__setattr__(self, "findings", placed)
 
     def __str__(self) -> str:

@@ -108,7 +108,7 @@ class DumpedModule:
 
 def _nested(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Stages in their order, with what is known of pipelines that passes of other pipelines run."""
-    found = list(stages)
+    nested = list(stages)
     last: dict[str | None, int] = {}
     sections = []
     for end, stage in enumerate(stages):
@@ -122,11 +122,11 @@ def _nested(stages: Sequence[Stage]) -> tuple[Stage, ...]:
         inner = stages[end - 1].pipeline
         is_one_pass = stages[start].next_pass == outer.name
         ran_within = inner if is_one_pass and inner != outer.name else None
-        found[end] = attrs.evolve(found[end], ran_within=ran_within)
+        nested[end] = attrs.evolve(nested[end], ran_within=ran_within)
         for place in range(start + 1, end):
             is_held = is_one_pass and stages[place].pipeline != outer.name
-            found[place] = attrs.evolve(found[place], holder=outer if is_held else None)
-    return tuple(found)
+            nested[place] = attrs.evolve(nested[place], holder=outer if is_held else None)
+    return tuple(nested)
 
 
 def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
@@ -138,13 +138,13 @@ def dumped_modules(folder: str | os.PathLike[str]) -> tuple[DumpedModule, ...]:
     path = Path(folder)
     with os_errors_named(f"read {os.fspath(path)!r}"):
         names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
-    found = _grouped(path, names)
-    if not found:
+    modules = _grouped(path, names)
+    if not modules:
         raise InputError(
             f"{os.fspath(path)!r} holds no module as XLA dumps them (module_0001.NAME.before_optimizations.txt, …); "
             "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_text' writes such a folder"
         )
-    return found
+    return modules
 
 
 def _grouped(folder: Path, names: Iterable[str]) -> tuple[DumpedModule, ...]:
@@ -182,20 +182,20 @@ def _named(prefix: str) -> str:
 
 def _with_later_numbers(modules: Sequence[DumpedModule]) -> tuple[DumpedModule, ...]:
     """Modules that are not there after optimization, with what the next one of their name has if that begins later."""
-    found: list[DumpedModule] = []
+    merged: list[DumpedModule] = []
     open_places: dict[str, int] = {}
     for module in modules:
         place = open_places.pop(module.name, None)
         if module.before is None and place is not None:
-            first = found[place]
-            found[place] = DumpedModule(
+            first = merged[place]
+            merged[place] = DumpedModule(
                 first.number, first.name, first.before, first.passes + module.passes, module.after
             )
             continue
         if module.before is not None and module.after is None:
-            open_places[module.name] = len(found)
-        found.append(module)
-    return tuple(found)
+            open_places[module.name] = len(merged)
+        merged.append(module)
+    return tuple(merged)
 
 
 Outcome: TypeAlias = Literal["agree", "rounding only", "not decided", "differ", "not compared"]
@@ -396,13 +396,13 @@ def diff_stages(
             continue
         try:
             module = load(stage.path)
-            found = diff(last_module, module, values, **options)
+            result = diff(last_module, module, values, **options)
             values = _for_stage(module, last_module, values, options)
         except HloError as error:
             steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}", has_gap=has_gap))
             has_gap = True
             continue
-        steps.append(StageDiff(last, stage, found.verdict, found, has_gap=has_gap))
+        steps.append(StageDiff(last, stage, result.verdict, result, has_gap=has_gap))
         last, last_module, last_text, has_gap = stage, module, text, False
     return steps
 
@@ -422,17 +422,17 @@ def _selected(folder: str | os.PathLike[str], select: Sequence[str]) -> list[Dum
     modules = dumped_modules(folder)
     if not select:
         return list(modules)
-    found = [
+    selected_modules = [
         module
         for module in modules
         if any(fnmatchcase(name, pattern) for pattern in select for name in (module.name, str(module)))
     ]
-    if not found:
+    if not selected_modules:
         names = ", ".join(dict.fromkeys(module.name for module in modules))
         raise InputError(
             f"{os.fspath(folder)!r} has no module {' or '.join(map(repr, select))}; there are {truncated(names, 500)}"
         )
-    return found
+    return selected_modules
 
 
 def paired_stages(
@@ -448,16 +448,16 @@ def paired_stages(
         for module in modules:
             by_name[module.name].append(module)
         sides.append(by_name)
-    found: list[tuple[str, tuple[Stage, ...]]] = []
+    pairs: list[tuple[str, tuple[Stage, ...]]] = []
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         ours, theirs = (side[name] for side in sides)
         for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
             label = name if len(ours) == 1 else f"{name} ({number + 1} of {len(ours)})"
             # The latest stage that both have.
             if one.after is not None and two.after is not None:
-                found.append((label, (one.after, two.after)))
+                pairs.append((label, (one.after, two.after)))
             elif one.before is not None and two.before is not None:
-                found.append((label, (one.before, two.before)))
+                pairs.append((label, (one.before, two.before)))
             else:
                 notes.append(f"{label} is there before optimization in one folder only")
         for side, modules, others in ((0, ours, theirs), (1, theirs, ours)):
@@ -465,7 +465,7 @@ def paired_stages(
                 notes.append(
                     f"{name} is in {folders[side]!r} {counted(len(modules), 'time')}, in the other {len(others)}"
                 )
-    return found
+    return pairs
 
 
 def _worst(outcomes: Sequence[Outcome]) -> Outcome:

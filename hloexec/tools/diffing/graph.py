@@ -100,23 +100,23 @@ class Columns:
         return len(self.instance) - 1
 
     def operands(self, instance: int) -> Operands:
-        found: list[Sequence[int]] = []
+        operands: list[Sequence[int]] = []
         place, stop = self._start[instance], self._start[instance + 1]
         while place < stop:
             count = 1
             if self._operands[place] < 0:
                 count = -1 - self._operands[place]
                 place += 1
-            found.append(self._operands[place : place + count])
+            operands.append(self._operands[place : place + count])
             place += count
-        return found
+        return operands
 
     def inputs(self, instance: int) -> list[int]:
         """The nodes that an instance's results are made of, each once."""
         others = self.others.get(instance)
         if others is None:
-            given = self._operands[self._start[instance] : self._start[instance + 1]]
-            return [number for number in dict.fromkeys(given) if number >= 0]
+            numbers = self._operands[self._start[instance] : self._start[instance + 1]]
+            return [number for number in dict.fromkeys(numbers) if number >= 0]
         return list(dict.fromkeys(number for operands in others.values() for part in operands for number in part))
 
     def results(self, instance: int) -> range:
@@ -308,19 +308,19 @@ class Graph:
         return _Instances(self)
 
     def node(self, number: int) -> Node:
-        found = self._nodes.get(number)
-        if found is None:
+        node = self._nodes.get(number)
+        if node is None:
             if len(self._nodes) == _KEPT and type(self._nodes) is dict:
                 self._nodes = WeakValueDictionary(self._nodes)
-            found = self._nodes[number] = Node(number, self)
-        return found
+            node = self._nodes[number] = Node(number, self)
+        return node
 
     def instance(self, number: int) -> Instance:
-        found = self._instances.get(number) or self._added.get(number)
-        if found is None:
-            found = self._instances[number] = self._made(number)
-            self._recent.append(found)
-        return found
+        instance = self._instances.get(number) or self._added.get(number)
+        if instance is None:
+            instance = self._instances[number] = self._made(number)
+            self._recent.append(instance)
+        return instance
 
     def instance_of(self, node: int) -> Instance:
         """The instance that gave a node."""
@@ -430,8 +430,8 @@ class _Nodes(Sequence[Node]):
     @overload
     def __getitem__(self, place: slice) -> list[Node]: ...
     def __getitem__(self, place: int | slice) -> Node | list[Node]:
-        found = range(len(self))[place]
-        return self._graph.node(found) if isinstance(found, int) else list(map(self._graph.node, found))
+        numbers = range(len(self))[place]
+        return self._graph.node(numbers) if isinstance(numbers, int) else list(map(self._graph.node, numbers))
 
     def __iter__(self) -> Iterator[Node]:
         return map(self._graph.node, range(len(self)))
@@ -454,8 +454,8 @@ class _Instances(Sequence[Instance]):
     @overload
     def __getitem__(self, place: slice) -> list[Instance]: ...
     def __getitem__(self, place: int | slice) -> Instance | list[Instance]:
-        found = range(len(self))[place]
-        return self._graph.instance(found) if isinstance(found, int) else list(map(self._graph.instance, found))
+        numbers = range(len(self))[place]
+        return self._graph.instance(numbers) if isinstance(numbers, int) else list(map(self._graph.instance, numbers))
 
     def __iter__(self) -> Iterator[Instance]:
         return map(self._graph.instance, range(len(self)))
@@ -517,5 +517,5 @@ class Users:
         return list(map(self._graph.instance, self.numbers(node)))
 
     def numbers(self, node: int) -> list[int]:
-        found: list[int] = self._users[self._starts[node] : self._starts[node + 1]].tolist()
-        return found
+        user_numbers: list[int] = self._users[self._starts[node] : self._starts[node + 1]].tolist()
+        return user_numbers

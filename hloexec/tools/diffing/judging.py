@@ -134,12 +134,12 @@ def _roundings(replay: Replay, blame: Blame) -> list[str]:
     """Notes on what rounds to fewer bits than `before`, where it took several to say what else differs."""
     if blame.without_roundings is None:
         return []
-    found = list(roundings_taken_back(replay, blame.without_roundings))
-    if not found:
+    roundings = list(roundings_taken_back(replay, blame.without_roundings))
+    if not roundings:
         return []
     left = "nothing else differs" if blame.is_rounding_all else "the results still differ"
-    notes = [f"without {counted(len(found), 'rounding')} to fewer bits, which before does not have, {left}"]
-    return notes + _listed(found, "values are rounded to fewer bits than before has")
+    notes = [f"without {counted(len(roundings), 'rounding')} to fewer bits, which before does not have, {left}"]
+    return notes + _listed(roundings, "values are rounded to fewer bits than before has")
 
 
 def _listed(found: Sequence[tuple[Node, str]], others: str, end: str = "") -> list[str]:
@@ -161,8 +161,8 @@ def _is_beyond_bounds(blamed: Blamed, finding: Finding) -> bool:
 
 def _excess_precision(replay: Replay, state: State, blamed: Sequence[Blamed]) -> list[str]:
     """Notes on values that keep more bits than in `before`, if not on more than a few."""
-    found = list(lost_roundings(replay, state)) or [(entry.node, entry.reason) for entry in blamed]
-    return _listed(found, "values are not rounded as before rounds them", "; the results do not show it")
+    findings = list(lost_roundings(replay, state)) or [(entry.node, entry.reason) for entry in blamed]
+    return _listed(findings, "values are not rounded as before rounds them", "; the results do not show it")
 
 
 def _other_shape(blamed: Blamed) -> str:
@@ -271,10 +271,10 @@ class _Samples:
             yield self.latest
         else:
             self._further, self._count = self._begin(), 0
-        for found in self._further:
-            self.latest = found
+        for stage in self._further:
+            self.latest = stage
             self._count += 1
-            yield found
+            yield stage
 
 
 @frozen(eq=False)
@@ -438,12 +438,12 @@ def _replay(
     """The replay of `after` on the values of `before`, and on tiles of them."""
     chains = [InstructionChains(side.module, side.policy) for side in sides]
     bounds = [Bounds(*entries) for entries in zip(graphs, evaluators, chains, strict=True)]
-    known = graphs[0], chains[0], PathBounds(graphs[0], bounds[0])
+    parts = graphs[0], chains[0], PathBounds(graphs[0], bounds[0])
     if tiles is None:
-        return Replay(graphs[1], Index(*known), evaluators[1], chains[1], bounds[1])
+        return Replay(graphs[1], Index(*parts), evaluators[1], chains[1], bounds[1])
     from hloexec.tools.diffing.partitioned.pairing import TiledIndex
 
-    index = TiledIndex(tiles, evaluators[1], graphs[1].nodes, *known)
+    index = TiledIndex(tiles, evaluators[1], graphs[1].nodes, *parts)
     return Replay(graphs[1], index, evaluators[1], chains[1], bounds[1])
 
 
@@ -472,31 +472,31 @@ def _outputs(
     return compared(actual, result_arrays(theirs), pairing, policy, spreads)
 
 
-def _unless_left_open(found: Diff, ours: Graph, pair: _Pair, values: Any) -> Diff:
+def _unless_left_open(result: Diff, ours: Graph, pair: _Pair, values: Any) -> Diff:
     """What was found, or *not decided* where the results differ only in what `before` leaves open. Constants that it
     elides are the same on both sides."""
     pairing, module = pair.pairing, pair.pairing.before
     names = {instruction.name for computation in module for instruction in computation}
     if not open_values(module, names):
-        return found
+        return result
     actual, expected = (tuple(map(pairing.result, result_arrays(side))) for side in (ours, pair.theirs))
     if len(actual) > 1:
         module = attrs.evolve(module, replica_count=len(actual), num_partitions=1)
     sides = (actual, expected) if len(actual) > 1 else (actual[0], expected[0])
     outputs = compare(*sides, module=module, inputs=values, elided=None, spreads=pair.samples.latest.spreads)
     if outputs.verdict is not Outcome.NOT_DECIDED:
-        return found
+        return result
     said = (f"{leaf.label}: {leaf.undecided_text}" for leaf in outputs.not_decided)
-    notes = (*found.notes, *said)
-    return attrs.evolve(found, verdict="not decided", findings=(), outputs=outputs, notes=notes, extracted=None)
+    notes = (*result.notes, *said)
+    return attrs.evolve(result, verdict="not decided", findings=(), outputs=outputs, notes=notes, extracted=None)
 
 
-def _matched(ours: Graph, theirs: Graph, found: Search) -> tuple[Pairs, int, int, str]:
+def _matched(ours: Graph, theirs: Graph, search: Search) -> tuple[Pairs, int, int, str]:
     """Which values match, of how many that say something how many do, and a picture of them."""
     counted = [node.number for node in ours.nodes if tells_something(node)]
-    matched = sum(map(found.state.matches.is_any, counted))
-    picture = _picture(ours, counted, found.state, found.blamed)
-    return _pairs(ours, theirs, found.state), len(counted), matched, picture
+    matched = sum(map(search.state.matches.is_any, counted))
+    picture = _picture(ours, counted, search.state, search.blamed)
+    return _pairs(ours, theirs, search.state), len(counted), matched, picture
 
 
 def _pairs(ours: Graph, theirs: Graph, state: State) -> Pairs:

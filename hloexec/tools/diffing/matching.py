@@ -62,10 +62,10 @@ def could_agree(first: Digest, sums: Array, relative: Array) -> Array:
     linear = _linear(first, relative)
     relative = relative + 2.0**-52 * min(n, 1 << 16)
     square = 2 * relative * (first.squares + size * first.magnitude) + 2 * relative**2 * (first.squares + n * size**2)
-    found = np.abs(sums[:, 0] - first.total) <= linear * (1 + 1e-9)
-    found &= np.abs(sums[:, 1] - first.magnitude) <= linear * (1 + 1e-9)
-    found &= np.abs(sums[:, 2] - first.squares) <= square * (1 + 1e-9)
-    return np.asarray(found)
+    mask = np.abs(sums[:, 0] - first.total) <= linear * (1 + 1e-9)
+    mask &= np.abs(sums[:, 1] - first.magnitude) <= linear * (1 + 1e-9)
+    mask &= np.abs(sums[:, 2] - first.squares) <= square * (1 + 1e-9)
+    return np.asarray(mask)
 
 
 def magnitudes(first: Digest, relative: float) -> tuple[float, float]:
@@ -357,12 +357,12 @@ class Index(EqualValues):
                     break
                 if in_order:
                     expected = theirs.reshape(value.shape)
-                    found = expected if agrees(value, expected, limits) else None
+                    matched = expected if agrees(value, expected, limits) else None
                 else:
-                    found = rearranged(value, theirs, allowed)
-                if found is not None and rounds_alike(value, found, chain, other):
+                    matched = rearranged(value, theirs, allowed)
+                if matched is not None and rounds_alike(value, matched, chain, other):
                     is_as_recorded = in_order and theirs.shape == value.shape
-                    same = node.held if is_as_recorded else held if found is value else own(found)
+                    same = node.held if is_as_recorded else held if matched is value else own(matched)
                     return Match(node, in_order, False, same)
         return None
 
@@ -393,22 +393,24 @@ class Index(EqualValues):
         """The nodes whose sums are near enough: first those computed from the same values, then those of the same
         iteration of a loop, then the nearest. In a loop that converges, many iterations are near enough.
         """
-        known = self._of_size(digest)
+        sized = self._of_size(digest)
         relative = 2 * relative_bound(chain)
-        near = known.between(*magnitudes(digest, relative + known.largest_unit))
+        near = sized.between(*magnitudes(digest, relative + sized.largest_unit))
         if not near.size:
             return []
-        units, sums = known.units[near], known.sums[near]
+        units, sums = sized.units[near], sized.sums[near]
         units = np.where(units > unit_roundoff(element_type_of(like.dtype)), units, 0)
         is_near = could_agree(digest, sums, relative + units)
         near, sums = near[is_near], sums[is_near]
         distances = np.abs(sums[:, 0] - digest.total) + np.abs(sums[:, 1] - digest.magnitude)
-        found: list[int] = known.numbers[near[np.argsort(distances, kind="stable")]].tolist()
+        near_numbers: list[int] = sized.numbers[near[np.argsort(distances, kind="stable")]].tolist()
         array, digests = self.graph.columns.array, self.graph.arrays.digests
-        found = [node for node in found if digests.nonfinite(array[node]) == digest.nonfinite]
+        near_numbers = [node for node in near_numbers if digests.nonfinite(array[node]) == digest.nonfinite]
         rounds = like.instance.iterations
-        found.sort(key=lambda node: (-self._common(node, made_of), self.graph.scope_of(node).iterations != rounds))
-        return list(map(self.graph.node, found[: LIMITS.candidates]))
+        near_numbers.sort(
+            key=lambda node: (-self._common(node, made_of), self.graph.scope_of(node).iterations != rounds)
+        )
+        return list(map(self.graph.node, near_numbers[: LIMITS.candidates]))
 
     def _of_size(self, digest: Digest) -> _SameSize:
         """The nodes with as many elements of the same family."""

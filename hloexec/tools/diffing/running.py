@@ -221,15 +221,15 @@ class GraphRecorder:
         return self._added(event, scope, device, self._operands(event, scope, device), others, arrays)
 
     def _operands(self, event: Event, scope: _Scope, device: int) -> Operands:
-        found = []
+        operand_nodes = []
         for number, operand in enumerate(event.instruction.operands):
             held = scope.nodes.get(operand)
             if held is None and number < len(event.operands):
                 living = (self._living.get(id(array)) for array in arrays_of(event.operands[number]))
                 nodes = (entry.nodes.get(device) for entry in living if entry is not None)
                 held = tuple(node for node in nodes if node is not None)
-            found.append(held or ())
-        return found
+            operand_nodes.append(held or ())
+        return operand_nodes
 
     def _added(
         self,
@@ -255,9 +255,9 @@ class GraphRecorder:
         return tuple(made)
 
     def _living_of(self, array: Array, event: Event, operands: Operands) -> _Living:
-        known = self._living.get(id(array))
-        if known is not None and known() is array:
-            return known
+        known_living = self._living.get(id(array))
+        if known_living is not None and known_living() is array:
+            return known_living
         number = self._overwritten(array, event, operands)
         living = _Living(array, self._forget)
         living.key, living.nodes = id(array), {}

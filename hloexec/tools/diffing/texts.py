@@ -154,7 +154,7 @@ class _Changes:
         """Compare what two computations give; False where they are not built alike."""
         values = [self._meanings.of(side) for side in (theirs, ours)]
         numbers = [self._meanings.numbers[side.key] for side in (theirs, ours)]
-        known = {*numbers[0].values()}
+        their_numbers = {*numbers[0].values()}
         pending = [(theirs.computation.root_name, ours.computation.root_name, ("", ""))]
         while pending and len(self.places) <= _MOST:
             their, our, user = pending.pop()
@@ -163,10 +163,10 @@ class _Changes:
             key = theirs.computation.name, their, ours.computation.name, our
             one, other = values[0][their], values[1][our]
             is_alike = one.own == other.own and len(one.operands) == len(other.operands)
-            is_known = numbers[1][our] in known
+            is_known = numbers[1][our] in their_numbers
             if is_known or not is_alike:
                 is_other_parameter = not is_known and role_of(ours.at(our)) is Role.PARAMETER
-                if is_other_parameter or not known.issuperset(other.operands):
+                if is_other_parameter or not their_numbers.issuperset(other.operands):
                     return False
                 place = self.places.setdefault(key, _Place(theirs, their, ours, our, []))
                 place.users.extend([user] if user[0] else [])
@@ -241,10 +241,10 @@ def notes_on_texts(
     """That constants differ is worth a note, whatever follows from it, unless it is a finding; where the texts of
     `modules`, after and before, are not alike, which of the few that only one has, unless the finding is certain.
     Where nothing is found, only what may stand for each other is: one on either side, and not its inverse."""
-    known = {finding.reason for finding in findings}
-    others = [each for each in changes if each.is_of_constant and each.reason not in known]
+    reasons = {finding.reason for finding in findings}
+    others = [change for change in changes if change.is_of_constant and change.reason not in reasons]
     if changes or (findings and findings[0].is_certain):
-        return [f"the texts differ in a constant: %{each.after[1]}: {each.reason}" for each in others]
+        return [f"the texts differ in a constant: %{change.after[1]}: {change.reason}" for change in others]
     ours, theirs = (scalar_constants(module) for module in modules)
     if not findings:
         pair = ours - theirs, theirs - ours

@@ -137,7 +137,7 @@ class Explanation(Described):
     @property
     def first_unexplained(self) -> InstructionExplanation | None:
         """The first instruction whose value no policy explains from its own operands."""
-        return next((each for each in self.instructions if each.verdict is Explained.NONE), None)
+        return next((explanation for explanation in self.instructions if explanation.verdict is Explained.NONE), None)
 
     def __str__(self) -> str:
         """The verdict in a line."""

@@ -70,10 +70,10 @@ class Frame:
     """By the names of instructions; a trace is read only where they are asked for."""
 
 
-def frames_of_names(module: Module, given: Mapping[str, Array], inputs: Sequence[Value]) -> list[Frame]:
+def frames_of_names(module: Module, arrays: Mapping[str, Array], inputs: Sequence[Value]) -> list[Frame]:
     """One frame for each computation with instructions of these names; of several that have one of the same name, the
     entry computation is meant, else the first. InputError where there is none, or a value does not fit."""
-    named = {name.removeprefix("%"): array for name, array in given.items()}
+    named = {name.removeprefix("%"): array for name, array in arrays.items()}
     homes: dict[str, str] = {}
     for computation in (module.entry, *module):
         for instruction in computation:
@@ -146,24 +146,24 @@ def given_arrays(values: object) -> dict[str, Array]:
     """Arrays by names of instructions; InputError where it is something else."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise wrong("values", "a mapping from names of instructions to arrays, or a Trace", values)
-    found = {}
+    arrays = {}
     for name, value in values.items():
         (pair,) = leaves_of({name: value}, "other side's") if not isinstance(value, (tuple, list, Mapping)) else (None,)
         if pair is None:
             raise wrong("values", f"arrays, but that of {name!r} is a tuple", value)
-        found[name] = pair[1]
-    return found
+        arrays[name] = pair[1]
+    return arrays
 
 
 def read_literals(folder: str | os.PathLike[str]) -> dict[str, Array]:
     """The arrays of a folder with a file for each instruction, named as it is: `.pb`, a serialized LiteralProto as XLA
     writes it, or `.npy`. InputError where there is none, or one is damaged."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for path in _files(Path(folder)):
-        if path.stem in found:
+        if path.stem in arrays:
             raise InputError(f"{os.fspath(folder)!r} has two files for %{path.stem}")
         if path.suffix == ".npy":
-            (found[path.stem],) = load_arrays(path).values()
+            (arrays[path.stem],) = load_arrays(path).values()
             continue
         with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
             data = file.read()
@@ -173,12 +173,12 @@ def read_literals(folder: str | os.PathLike[str]) -> dict[str, Array]:
             raise InputError(f"{os.fspath(path)!r} is not a LiteralProto: {error.message}") from error
         # Tuples are put together of what instructions give that have files of their own.
         if isinstance(value, np.ndarray):
-            found[path.stem] = value
-    if not found:
+            arrays[path.stem] = value
+    if not arrays:
         raise InputError(
             f"{os.fspath(folder)!r} is not a trace, and has no files of instructions' values, NAME.pb or NAME.npy"
         )
-    return found
+    return arrays
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -203,10 +203,14 @@ def explained_instructions(
     by_computation: dict[str, list[Frame]] = {}
     for frame in frames:
         by_computation.setdefault(frame.computation, []).append(frame)
-    count, found = 0, []
+    count, explanations = 0, []
     for computation in module:
         for instruction in computation:
-            having = [each for each in by_computation.get(computation.name, ()) if instruction.name in each.values]
+            having = [
+                candidate
+                for candidate in by_computation.get(computation.name, ())
+                if instruction.name in candidate.values
+            ]
             if not having or role_of(instruction) is Role.PARAMETER or not trials.has_time():
                 continue
             explanation = _explained(
@@ -215,9 +219,9 @@ def explained_instructions(
             if explanation is not None:
                 count += 1
                 if explanation.verdict in (Explained.POLICY, Explained.NONE):
-                    found.append(explanation)
+                    explanations.append(explanation)
     trials.is_over = trials.is_over or not trials.has_time()
-    return count, found
+    return count, explanations
 
 
 @frozen(eq=False)
@@ -231,12 +235,12 @@ class _Part:
     options: Options
 
     def __call__(self, policy: NumericsPolicy, end: float) -> list[Value]:
-        found: list[Value] = []
+        results: list[Value] = []
         for devices in self.runs:
             rows = [[frame.values[name]() for name in self.boundary] for frame in devices]
             given = attrs.evolve(self.options, numerics=policy, timeout=timeout_until(end))
-            found += run_with(self.module, rows, given)[: len(devices)]
-        return found
+            results += run_with(self.module, rows, given)[: len(devices)]
+        return results
 
 
 def _part_of(
@@ -244,19 +248,19 @@ def _part_of(
     computation: Computation,
     target: str,
     frames: Sequence[Frame],
-    known: Collection[str],
+    names: Collection[str],
     options: Options,
 ) -> _Part | None:
     """The part that computes an instruction; None where that is none, where the values that it is made of are not
     known, or where it runs computations whose instructions are explained by themselves."""
     common = set(frames[0].values).intersection(*(frame.values for frame in frames[1:]))
-    cuts = [each.name for each in computation if each.name in common and each.name != target]
+    cuts = [entry.name for entry in computation if entry.name in common and entry.name != target]
     try:
         part = slice_of(computation, target, cuts=cuts)
     except InputError:
         return None
     runs_known = any(
-        name in known and role_of(computation.by_name[inside]) is not Role.KERNEL
+        name in names and role_of(computation.by_name[inside]) is not Role.KERNEL
         for inside in part.inside
         for name in computation_names(computation.by_name[inside].attributes)
     )
@@ -268,7 +272,7 @@ def _part_of(
         for frame in frames:
             by_run.setdefault(frame.run, []).append(frame)
         whole = {frame.device for frame in frames}
-        runs = [sorted(each, key=lambda frame: frame.device) for each in by_run.values() if len(each) == len(whole)]
+        runs = [sorted(entry, key=lambda frame: frame.device) for entry in by_run.values() if len(entry) == len(whole)]
     else:
         options = attrs.evolve(options, replicas=None, partitions=None)
     step = -(-len(runs) // _MOST_FRAMES)
@@ -280,20 +284,20 @@ def _explained(
     computation: Computation,
     instruction: Instruction,
     frames: Sequence[Frame],
-    known: Collection[str],
+    names: Collection[str],
     policies: Sequence[NumericsPolicy],
     end: float,
     options: Options,
 ) -> InstructionExplanation | None:
     """What explains the values of an instruction; None where it cannot be computed by itself."""
-    part = _part_of(module, computation, instruction.name, frames, known, options)
+    part = _part_of(module, computation, instruction.name, frames, names, options)
     if part is None:
         return None
     trials = Trials(part, {}, _MOST_RUNS, end)
-    given = [frame.values[instruction.name]() for devices in part.runs for frame in devices]
+    expected_values = [frame.values[instruction.name]() for devices in part.runs for frame in devices]
     try:
-        trials.expected = dict(zip(trials.reference, given, strict=True))
-        found = search(part.module, trials, policies)
+        trials.expected = dict(zip(trials.reference, expected_values, strict=True))
+        search_result = search(part.module, trials, policies)
     except (HloError, OutOfTimeError, ValueError):
         # A part may lack what it needs of the host, or of devices whose values are not known.
         return None
@@ -301,11 +305,11 @@ def _explained(
         name=instruction.name,
         opcode=instruction.opcode,
         hlo=hlo_line(instruction),
-        verdict=found.verdict,
-        best=found.best,
-        alike=found.alike,
+        verdict=search_result.verdict,
+        best=search_result.best,
+        alike=search_result.alike,
         source=tuple(map(str, source_lines(module, instruction))),
-        runs=len(given),
+        runs=len(expected_values),
         is_complete=not trials.is_over,
     )
 
@@ -396,15 +400,15 @@ def _searched(
     module: Module, inputs: Inputs, trials: Trials, chosen: Sequence[NumericsPolicy], options: Options
 ) -> tuple[Found, Trials, tuple[str, ...]]:
     """What a search finds, without what the text leaves open if that explains more."""
-    found = search(module, trials, chosen)
+    outcome = search(module, trials, chosen)
     left_open: tuple[str, ...] = ()
-    if found.verdict is Explained.NONE and options.computation is None and trials.has_time():
+    if outcome.verdict is Explained.NONE and options.computation is None and trials.has_time():
         trials, left_open = _without_open(module, inputs, trials, options)
         if left_open:
-            found = search(module, trials, chosen)
-            if found.verdict in (Explained.EQUAL, Explained.ROUNDING):
-                found = attrs.evolve(found, verdict=Explained.NOT_DECIDED)
-    return found, trials, left_open
+            outcome = search(module, trials, chosen)
+            if outcome.verdict in (Explained.EQUAL, Explained.ROUNDING):
+                outcome = attrs.evolve(outcome, verdict=Explained.NOT_DECIDED)
+    return outcome, trials, left_open
 
 
 def _without_open(module: Module, inputs: Inputs, trials: Trials, options: Options) -> tuple[Trials, tuple[str, ...]]:
@@ -414,10 +418,10 @@ def _without_open(module: Module, inputs: Inputs, trials: Trials, options: Optio
     undecided = UndecidedLeaves(module, rows, "reference", options.elided, count == 1)
     expected, said = dict(trials.expected), []
     for label, array in trials.reference.items():
-        found, mask = undecided.found(label, array)
-        if found is not None and not np.array_equal(expected[label][mask], array[mask]):
+        undecided_elements, mask = undecided.found(label, array)
+        if undecided_elements is not None and not np.array_equal(expected[label][mask], array[mask]):
             expected[label] = np.where(mask, array, expected[label])
-            said.append(f"{label}: {found.text(array.size)}")
+            said.append(f"{label}: {undecided_elements.text(array.size)}")
     return (trials.against(expected), tuple(said)) if said else (trials, ())
 
 
@@ -432,19 +436,19 @@ def _frames(module: Module, inputs: Inputs, values: Mapping[str, Array] | Trace,
     return frames_of_names(module, given_arrays(values), rows[0])
 
 
-def _policies(given: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
+def _policies(named: Sequence[str | NumericsPolicy]) -> list[NumericsPolicy]:
     """The policies to try; InputError where there are none, or some that nobody could have run with."""
     usable = (str, NumericsPolicy, Mapping)
-    is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-    if not is_list or not all(isinstance(policy, usable) for policy in given):
-        raise wrong("policies", "a list of numerics policies", given)
-    found = [numerics_policy(name) for name in given]
-    if not found:
+    is_list = isinstance(named, Sequence) and not isinstance(named, (str, bytes))
+    if not is_list or not all(isinstance(policy, usable) for policy in named):
+        raise wrong("policies", "a list of numerics policies", named)
+    policies = [numerics_policy(name) for name in named]
+    if not policies:
         raise InputError("policies must name at least one policy to try")
-    for policy in found:
+    for policy in policies:
         if policy.rounding_seed is not None:
             raise InputError(f"policies has {policy.name}, which rounds at random: no backend does that")
-    return found
+    return policies
 
 
 def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
@@ -453,12 +457,12 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
     missing = [label for label in ours if label not in theirs]
     surplus = [label for label in theirs if label not in ours]
     if missing or surplus:
-        what = f"lacks {listing(missing, 6)}" if missing else f"has {listing(surplus, 6)} besides"
+        problem = f"lacks {listing(missing, 6)}" if missing else f"has {listing(surplus, 6)} besides"
         raise InputError(
             f"the expected values do not fit the module's result: it has the leaves {listing(ours, 6)}, "
-            f"and what is expected {what}"
+            f"and what is expected {problem}"
         )
-    found = {}
+    fitted = {}
     for label, array in ours.items():
         other = theirs[label]
         if other.shape != array.shape:
@@ -471,5 +475,5 @@ def _fitted(theirs: Leaves, ours: Leaves) -> Leaves:
             raise InputError(
                 f"leaf {label} of the expected values is of {entries[1]}, but the module's of {entries[0]}"
             )
-        found[label] = other if other.dtype == array.dtype else narrow(other, entries[0])
-    return found
+        fitted[label] = other if other.dtype == array.dtype else narrow(other, entries[0])
+    return fitted

@@ -79,21 +79,23 @@ _MOST_STARTS = 3
 def chosen(module: Module, trials: Trials, base: NumericsPolicy, policy: NumericsPolicy) -> NumericsPolicy | None:
     """The policy for those instructions only whose effects are in what remains of another; None where none are."""
     scale = trials.scale_of(policy)
-    found, fit = _by_groups(module, trials, scale, base, policy)
-    if fit > _MOST_MISFIT or (found is not None and trials.is_explained(found)):
-        return found
+    grouped, fit = _by_groups(module, trials, scale, base, policy)
+    if fit > _MOST_MISFIT or (grouped is not None and trials.is_explained(grouped)):
+        return grouped
     units = single_units(module, policy, base)
     if not 1 < len(units) <= _MOST_UNITS:
-        return found
-    starts = [found, _in_order(trials, scale, base, policy, units)]
+        return grouped
+    starts = [grouped, _in_order(trials, scale, base, policy, units)]
     is_short = trials.difference.size < _ELEMENTS * len(units)
     if is_short:
         # Too few numbers for a regression: any of them are a beginning as good; of many, each by itself and all.
         sizes = range(1, len(units) + 1) if len(units) <= _FEW_UNITS else (1, len(units))
         starts += [mixed(base, policy, names) for size in sizes for names in combinations(units, size)]
-    known = dict.fromkeys(each for each in starts if each is not None and trials.result(each) is not None)
+    tried = dict.fromkeys(
+        start_policy for start_policy in starts if start_policy is not None and trials.result(start_policy) is not None
+    )
     best = None
-    for start in sorted(known, key=trials.remaining)[: _MOST_STARTS if is_short else 1]:
+    for start in sorted(tried, key=trials.remaining)[: _MOST_STARTS if is_short else 1]:
         turned = _turned(trials, base, policy, units, start)
         best = turned if best is None or trials.remaining(turned) < trials.remaining(best) else best
         if trials.is_explained(best):
@@ -170,7 +172,7 @@ def _turned(
 ) -> NumericsPolicy:
     """The policy for the instructions that have it, with some more or fewer of them if that comes nearer."""
     before = dict(base.overrides)
-    having = {name for name, found in best.overrides if found != before.get(name)}
+    having = {name for name, override in best.overrides if override != before.get(name)}
     is_better = True
     while is_better and trials.may_go_on() and not trials.is_explained(best):
         is_better = False
@@ -211,7 +213,7 @@ def hidden(module: Module, trials: Trials, best: Trial, policies: Sequence[Numer
         return ()
     chosen, start = best.policy.chosen_parts, spelled(module, best.policy)
     parts = [policy for policy in policies if not policy.is_mode and policy not in chosen]
-    found = []
+    untold = []
     for part, names in _choices(module, parts, start):
         policy = mixed(start, part, names)
         if policy is None or not trials.may_go_on():
@@ -220,8 +222,8 @@ def hidden(module: Module, trials: Trials, best: Trial, policies: Sequence[Numer
         if result is None or same(result, trials.leaves_of(best.policy)):
             continue
         if trials.is_near(policy, best) and not trials.is_excluded(policy, best):
-            found += [Untold(name, part.name) for name in names]
-    return tuple(found)
+            untold += [Untold(name, part.name) for name in names]
+    return tuple(untold)
 
 
 def _choices(
@@ -296,15 +298,15 @@ class Found:
 def search(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Found:
     """The policy that explains what is expected, if any of these does, or several of them for parts of the module: as
     far as the search comes before time is over. OutOfTimeError where that is too soon for any answer."""
-    found = None
+    latest = None
     try:
         for stage in _stages(module, trials, policies):
-            found = stage
+            latest = stage
     except OutOfTimeError:
         trials.is_over = True
-    if found is None:
+    if latest is None:
         raise OutOfTimeError
-    return found
+    return latest
 
 
 def _stages(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> Iterator[Found]:
@@ -338,8 +340,8 @@ def _stages(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) 
                 explained.append(trial)
                 yield _so_far(module, reference, explained, tried)
                 break
-    known = {trial.policy: trial for trial in (*judged, *explained)}
-    tried = sorted((known.get(trial.policy, trial) for trial in tried), key=lambda trial: trial.remaining)
+    trials_by_policy = {trial.policy: trial for trial in (*judged, *explained)}
+    tried = sorted((trials_by_policy.get(trial.policy, trial) for trial in tried), key=lambda trial: trial.remaining)
     if not explained:
         nearest = trials.judged(tried[0])
         # By size or by number, none is nearest that is further than the reference.
@@ -366,13 +368,15 @@ def _so_far(module: Module, reference: Trial, explained: Sequence[Trial], tried:
 
 def _distinct(module: Module, trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """The first of those that say the same of each instruction."""
-    found: dict[object, Trial] = {}
+    first_trials: dict[object, Trial] = {}
     for trial in trials:
         whole = spelled(module, trial.policy)
         default = attrs.evolve(whole, name="", overrides=())
-        having = frozenset((name, each) for name, each in whole.overrides if attrs.evolve(each, name="") != default)
-        found.setdefault((default, having), trial)
-    return tuple(found.values())
+        having = frozenset(
+            (name, override) for name, override in whole.overrides if attrs.evolve(override, name="") != default
+        )
+        first_trials.setdefault((default, having), trial)
+    return tuple(first_trials.values())
 
 
 def _found_policy(
@@ -404,8 +408,8 @@ def _found_policy(
 def _refined(module: Module, trials: Trials, best: Trial, policies: Sequence[NumericsPolicy]) -> Trial:
     """The policy that explains it with those of other instructions whose effects are found in what remains besides."""
     while best.equal_share < 1.0 and trials.may_go_on():
-        found = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _HINT))
-        trial = None if found is None else trials.trial(found)
+        policy = further(module, trials, best.policy, _by_promise(module, trials, best.policy, policies, _HINT))
+        trial = None if policy is None else trials.trial(policy)
         if trial is None:
             break
         best = trials.judged(trial)
@@ -416,18 +420,18 @@ def _undecided(
     module: Module, trials: Trials, best: Trial, alike: Sequence[Trial], effective: Sequence[Trial]
 ) -> tuple[NumericsPolicy, ...]:
     """Policies that may hold besides the best one, as rounding hides what they would change."""
-    found = []
+    undecided = []
     for trial in effective:
         both = _besides(module, best.policy, trial.policy)
-        known = {best.policy, *(other.policy for other in alike)}
-        if both is None or both in known or trial.policy in known or not trials.may_go_on():
+        policies_alike = {best.policy, *(other.policy for other in alike)}
+        if both is None or both in policies_alike or trial.policy in policies_alike or not trials.may_go_on():
             continue
         if best.equal_share == 1.0 or trials.result(both) is None:
             continue
         share, error, size = trials.weighed(both, best.policy)
         if size and not trials.is_far(1 - share, error):
-            found.append(trial.policy)
-    return tuple(found)
+            undecided.append(trial.policy)
+    return tuple(undecided)
 
 
 def _besides(module: Module, best: NumericsPolicy, other: NumericsPolicy) -> NumericsPolicy | None:
@@ -486,10 +490,10 @@ def _in_parts(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]
         bases.append(nearest)
     tops = list(bases)
     for number, base in enumerate(bases):
-        found = _layer(module, trials, base, policies)
-        if found is not None:
-            yield trials.judged(found)
-            tops[number] = found.policy
+        layer = _layer(module, trials, base, policies)
+        if layer is not None:
+            yield trials.judged(layer)
+            tops[number] = layer.policy
     ordered = _by_promise(module, trials, REFERENCE, policies)
     both = joint(module, trials, list(dict.fromkeys([*bases, *tops])), ordered)
     if both is not None and (trial := trials.trial(both)) is not None:
@@ -497,10 +501,10 @@ def _in_parts(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]
         tops.append(both)
     for base in tops:
         for _ in range(_MOST_LAYERS - 1):
-            found = _layer(module, trials, base, policies)
-            if found is None:
+            layer = _layer(module, trials, base, policies)
+            if layer is None:
                 break
-            trial = trials.judged(found)
+            trial = trials.judged(layer)
             yield trial
             base = trial.policy
 
@@ -514,13 +518,13 @@ def _layer(module: Module, trials: Trials, base: NumericsPolicy, policies: Seque
             break
         # Where elements are right or wrong, a mode of single instructions is as good as another fault of theirs.
         is_whole = policy.is_mode and not trials.scale.units
-        found = combined(base, policy) if is_whole else chosen(module, trials, base, policy)
-        if found is None or found == base:
+        candidate = combined(base, policy) if is_whole else chosen(module, trials, base, policy)
+        if candidate is None or candidate == base:
             continue
-        left = trials.remaining(found)
+        left = trials.remaining(candidate)
         if left < remaining:
-            best, remaining = found, left
-            if trials.is_explained(found):
+            best, remaining = candidate, left
+            if trials.is_explained(candidate):
                 break
     return trials.trial(best) if best is not None and remaining < _BETTER * before else None
 
@@ -531,7 +535,7 @@ def _by_promise(
     """The policies whose effects are found in what remains, the largest part first; with `errors`, those only of which
     so many times the error is found that a regression has."""
     theirs = trials.leaves_of(base)
-    found = []
+    promising = []
     for policy in policies:
         units = single_units(module, policy, base)
         both = mixed(base, policy, units) if base.overrides else combined(base, policy)
@@ -542,10 +546,10 @@ def _by_promise(
         rest, effect = scale.vector(trials.expected, theirs), scale.vector(ours, theirs)
         size = float(np.dot(effect, effect))
         if not size:
-            found += [(0.0, policy)] if units and not trials.scale.units and not errors else []
+            promising += [(0.0, policy)] if units and not trials.scale.units and not errors else []
             continue
         part = float(np.dot(rest, effect)) / math.sqrt(size)
         others = max(0.0, float(np.dot(rest, rest)) - part**2) / rest.size
         if abs(part) > errors * math.sqrt(others):
-            found.append((part**2, policy))
-    return [policy for _, policy in sorted(found, key=lambda pair: -pair[0])]
+            promising.append((part**2, policy))
+    return [policy for _, policy in sorted(promising, key=lambda pair: -pair[0])]

@@ -53,8 +53,8 @@ def told(module: Module, trials: Trials, best: Trial) -> tuple[Trial, tuple[Unto
         if better is None:
             break
         choices, search = list(_choices(module, better.policy)), _Search(module, trials, better)
-    found = search.opened(choices)
-    return search.smallest(found), _untold(found)
+    untold = search.opened(choices)
+    return search.smallest(untold), _untold(untold)
 
 
 def all_untold(module: Module, policy: NumericsPolicy) -> tuple[Untold, ...]:
@@ -109,16 +109,16 @@ class _Search:
     def opened(self, choices: Sequence[_Choice]) -> list[_Choice]:
         """The choices that cannot be told."""
         # What nobody had the time to look at is not told, either.
-        found = [choice for choice in choices if not self._trials.may_go_on() or self._is_as_good([choice])]
-        rest = [choice for choice in choices if choice not in found]
+        opened = [choice for choice in choices if not self._trials.may_go_on() or self._is_as_good([choice])]
+        rest = [choice for choice in choices if choice not in opened]
         tried = 0
         for several in self._making_up(rest):
             if tried >= _MOST_TRIED or not self._trials.may_go_on():
                 break
-            if not any(choice in found for choice in several):
+            if not any(choice in opened for choice in several):
                 tried += 1
-                found += several if self._is_as_good(several) else []
-        return [choice for choice in choices if choice in found]
+                opened += several if self._is_as_good(several) else []
+        return [choice for choice in choices if choice in opened]
 
     def smallest(self, choices: Sequence[_Choice]) -> Trial:
         """The policy without as many of the choices as it explains it without, and no worse."""
@@ -169,12 +169,12 @@ class _Search:
         """Choices of which the effects add up to little enough, the fewest first."""
         trials, best = self._trials, self._best.policy
         turned = [self._turned([choice]) for choice in choices]
-        known = [
+        turned_choices = [
             (choice, policy)
             for choice, policy in zip(choices, turned, strict=True)
             if policy is not None and trials.result(policy) is not None
         ]
-        if len(known) < 2:
+        if len(turned_choices) < 2:
             return
         scale, sample = trials.scale_of(best), trials.samples(best)
         middle = trials.leaves_of(best)
@@ -183,18 +183,18 @@ class _Search:
         def taken(vector: Array) -> Array:
             return vector[::step]
 
-        pairs = [trials.middles(policy, best) for _, policy in known]
+        pairs = [trials.middles(policy, best) for _, policy in turned_choices]
         effects = np.array([taken(scale.vector(*pair)) for pair in pairs])
         products = effects @ effects.T
         rests = effects @ taken(scale.vector(trials.expected, pairs[0][1]))
-        errors = effects @ np.array([taken(scale.vector(each, middle)) for each in sample]).T
-        for count in range(2, 1 + (_MOST_TOGETHER if len(known) <= _FEW else 2)):
-            for chosen in combinations(range(len(known)), count):
+        errors = effects @ np.array([taken(scale.vector(leaves, middle)) for leaves in sample]).T
+        for count in range(2, 1 + (_MOST_TOGETHER if len(turned_choices) <= _FEW else 2)):
+            for chosen in combinations(range(len(turned_choices)), count):
                 size = products[np.ix_(chosen, chosen)].sum()
                 error = np.sqrt(np.mean(np.square(errors[list(chosen)].sum(0))))
                 if trials.is_far(1 - rests[list(chosen)].sum() / max(size, 1e-300), error / max(size, 1e-300)):
                     continue
-                yield [known[number][0] for number in chosen]
+                yield [turned_choices[number][0] for number in chosen]
 
 
 _BEAM = 6
@@ -234,12 +234,12 @@ def further(
     if trials.difference.size < _ELEMENTS or not policies:
         return None
     best = spelled(module, best)
-    found = min(_beam(module, trials, policies).children(best), key=trials.remaining, default=best)
-    trial = trials.trial(found)
-    if trial is None or trial.remaining >= trials.remaining(best) or not trials.is_explained(found):
+    nearest = min(_beam(module, trials, policies).children(best), key=trials.remaining, default=best)
+    trial = trials.trial(nearest)
+    if trial is None or trial.remaining >= trials.remaining(best) or not trials.is_explained(nearest):
         return None
     is_nearer = trials.difference.size >= _MANY and trial.remaining < trials.remaining(best) / _MUCH
-    return found if is_nearer or trials.is_excluded(best, trial) else None
+    return nearest if is_nearer or trials.is_excluded(best, trial) else None
 
 
 def _beam(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) -> _Beam:
@@ -249,7 +249,11 @@ def _beam(module: Module, trials: Trials, policies: Sequence[NumericsPolicy]) ->
         if not policy.is_mode and len(units := single_units(module, policy)) <= _MOST_UNITS
         for unit in units
     ]
-    order = {f"{computation.name}/{each.name}": n for computation in module for n, each in enumerate(computation)}
+    order = {
+        f"{computation.name}/{instruction.name}": n
+        for computation in module
+        for n, instruction in enumerate(computation)
+    }
     return _Beam(trials, turns, order)
 
 
@@ -273,13 +277,13 @@ class _Beam:
         self._turns = self._turns[: max(1, int(_PART_OF_RUNS * trials.runs_left))]
         is_short = trials.difference.size < _ELEMENTS
         beam = sorted(dict.fromkeys(starts), key=trials.remaining)
-        best, known, judged = beam[0], set(beam), math.inf
+        best, seen, judged = beam[0], set(beam), math.inf
         for _ in range(2 if is_short else _MOST_STEPS):
             beam = beam[: max(1, int(_PART_OF_RUNS * trials.runs_left / max(1, len(self._turns))))]
-            found: dict[NumericsPolicy, float] = {}
+            children: dict[NumericsPolicy, float] = {}
             for parent in beam:
-                found |= {child: share for child, share in self.children(parent).items() if child not in known}
-                nearest = min(found, key=trials.remaining, default=best)
+                children |= {child: share for child, share in self.children(parent).items() if child not in seen}
+                nearest = min(children, key=trials.remaining, default=best)
                 # What remains of the best one may be more than rounding leaves under `reference`.
                 is_last = parent is beam[-1]
                 limit = judged / 2 if is_last else min(_NEAR, judged / 2)
@@ -287,23 +291,23 @@ class _Beam:
                     best, judged = nearest, trials.remaining(nearest)
                     if trials.is_explained(best):
                         return best
-            known |= set(found)
-            if not found or not trials.may_go_on():
+            seen |= set(children)
+            if not children or not trials.may_go_on():
                 break
-            by_size = sorted(found, key=trials.remaining)
+            by_size = sorted(children, key=trials.remaining)
             if trials.remaining(by_size[0]) < trials.remaining(best):
                 best = by_size[0]
-            by_effect = sorted(found, key=lambda child: -found[child])
+            by_effect = sorted(children, key=lambda child: -children[child])
             pairs = zip(by_size[:_BEAM], by_effect[:_BEAM], strict=True)
             beam = list(dict.fromkeys(child for pair in pairs for child in pair))
-        return None if is_short and not self._is_alone(best, known) else best
+        return None if is_short and not self._is_alone(best, seen) else best
 
-    def _is_alone(self, best: NumericsPolicy, known: Iterable[NumericsPolicy]) -> bool:
+    def _is_alone(self, best: NumericsPolicy, policies: Iterable[NumericsPolicy]) -> bool:
         """Whether one comes as near as rounding leaves it, and no other for as few instructions does by far."""
         remaining = self._trials.remaining
         return remaining(best) <= _SMALL and all(
             remaining(other) > _ALONE * max(remaining(best), _SMALL / 2)
-            for other in known
+            for other in policies
             if other != best and len(other.overrides) <= len(best.overrides)
         )
 
@@ -355,7 +359,7 @@ def _toggled(policy: NumericsPolicy, part: NumericsPolicy) -> NumericsPolicy:
     """A policy without a part that it has; or with it, and without those that contradict it."""
     others = [each for each in policy.plain_parts if each != part]
     parts = others if part in policy.plain_parts else [part, *(each for each in others if combined(each, part))]
-    found = REFERENCE
+    toggled = REFERENCE
     for each in sorted(parts, key=lambda each: each.name):
-        found = combined(found, each) or found
-    return found
+        toggled = combined(toggled, each) or toggled
+    return toggled

@@ -78,25 +78,25 @@ def single_units(module: Module, policy: NumericsPolicy, base: NumericsPolicy = 
 
 def groups_of(module: Module, policy: NumericsPolicy, base: NumericsPolicy = REFERENCE) -> list[Group]:
     """The instructions that a policy may compute otherwise, by opcode, in the order in which they run."""
-    found: dict[str, list[str]] = {}
+    names_by_opcode: dict[str, list[str]] = {}
     for name in single_units(module, policy, base):
         home, instruction = split_name(name)
-        found.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
-    return [Group(opcode, tuple(names)) for opcode, names in found.items()]
+        names_by_opcode.setdefault(module.by_name[home].by_name[instruction].opcode, []).append(name)
+    return [Group(opcode, tuple(names)) for opcode, names in names_by_opcode.items()]
 
 
 def spelled(module: Module, policy: NumericsPolicy) -> NumericsPolicy:
     """The same policy with all that is chosen for instructions spelled out, each by its name."""
-    found: NumericsPolicy = policy
+    result: NumericsPolicy = policy
     for part in policy.chosen_parts:
         if part not in policy.plain_parts:
             continue
         names = [name for group in groups_of(module, part) for name in group.names]
         having = [name for name in names if part in policy.of_name(name).plain_parts]
-        bare = found.without_default(part)
+        bare = result.without_default(part)
         spelled = mixed(bare, part, having)
-        found = spelled if spelled is not None else found
-    return found
+        result = spelled if spelled is not None else result
+    return result
 
 
 def most_runs(module: Module) -> int:
@@ -125,7 +125,7 @@ def leaves_from(results: Sequence[Value], which: str) -> Leaves:
 
 def spreads_of(samples: Sequence[Leaves]) -> dict[str, Spread]:
     """What rounding does to the elements of each leaf of floats, as runs show it that round at random."""
-    found = {}
+    spreads = {}
     for label, first in samples[0].items():
         if not is_inexact(first):
             continue
@@ -133,8 +133,8 @@ def spreads_of(samples: Sequence[Leaves]) -> dict[str, Spread]:
         if all(label in sample and moments.fits(sample[label]) for sample in samples):
             for sample in samples[1:]:
                 moments.add(sample[label])
-            found[label] = moments.spread(has_means=True)
-    return found
+            spreads[label] = moments.spread(has_means=True)
+    return spreads
 
 
 @frozen(eq=False)
@@ -184,17 +184,17 @@ class Scale:
                 parts.append((first > second).astype(np.float64) - (first < second))
                 continue
             with np.errstate(all="ignore"):
-                found = np.clip((first - second) / self.units[label], -FAR, FAR)
+                differences = np.clip((first - second) / self.units[label], -FAR, FAR)
             finite = np.isfinite(first) & np.isfinite(second)
             alike = (first == second) | (np.isnan(first) & np.isnan(second))
-            parts.append(np.where(finite, found, np.where(alike, 0.0, FAR)))
+            parts.append(np.where(finite, differences, np.where(alike, 0.0, FAR)))
         return np.concatenate(parts)
 
 
 def _taken(array: Array, step: int) -> Array:
     """Some elements of an array in one dimension; of complex numbers both parts."""
-    found = np.ascontiguousarray(wide(array.reshape(-1)[::step]))
-    return found.view(np.float64) if found.dtype.kind == "c" else found
+    elements = np.ascontiguousarray(wide(array.reshape(-1)[::step]))
+    return elements.view(np.float64) if elements.dtype.kind == "c" else elements
 
 
 def coefficient(vector: Array, effect: Array) -> float:
@@ -209,22 +209,22 @@ def shares_of(rest: Array, effects: Sequence[Array | None]) -> tuple[list[float]
     Elements that it fits badly count less, the more so the worse (Cauchy's weights): where effects do not add up. An
     effect that is smaller than rounding counts as none.
     """
-    known = [number for number, effect in enumerate(effects) if effect is not None and effect.any()]
-    found, errors = [0.0] * len(effects), [math.inf] * len(effects)
-    if not known:
-        return found, errors
-    matrix = np.array([effects[number] for number in known])
+    numbers = [number for number, effect in enumerate(effects) if effect is not None and effect.any()]
+    shares, errors = [0.0] * len(effects), [math.inf] * len(effects)
+    if not numbers:
+        return shares, errors
+    matrix = np.array([effects[number] for number in numbers])
     weights = np.ones(rest.size)
     for _ in range(_REWEIGHTINGS):
         # As if each share were 0 or so beforehand, and every element had an error of one unit.
-        inverse = np.linalg.inv((matrix * weights) @ matrix.T + np.eye(len(known)))
+        inverse = np.linalg.inv((matrix * weights) @ matrix.T + np.eye(len(numbers)))
         solution = inverse @ ((matrix * weights) @ rest)
         residuals = rest - solution @ matrix
         usual = max(1.0, 1.5 * float(np.median(np.abs(residuals))))
         weights = 1 / (1 + np.square(residuals / usual))
-    for number, share, variance in zip(known, solution.tolist(), np.diag(inverse).tolist(), strict=True):
-        found[number], errors[number] = share, usual * math.sqrt(max(variance, 0.0))
-    return found, errors
+    for number, share, variance in zip(numbers, solution.tolist(), np.diag(inverse).tolist(), strict=True):
+        shares[number], errors[number] = share, usual * math.sqrt(max(variance, 0.0))
+    return shares, errors
 
 
 def size_of(vector: Array) -> float:
@@ -286,10 +286,10 @@ class Trials:
 
     def against(self, expected: Leaves) -> Trials:
         """The same runs, compared with something else."""
-        found = copy(self)
-        vars(found).pop("scale", None)
-        found.expected, found._judged, found._scales = expected, {}, {}
-        return found
+        trials = copy(self)
+        vars(trials).pop("scale", None)
+        trials.expected, trials._judged, trials._scales = expected, {}, {}
+        return trials
 
     def may_go_on(self) -> bool:
         """Whether the search has runs left, and time, if that is limited."""
@@ -330,9 +330,9 @@ class Trials:
 
     def leaves_of(self, policy: NumericsPolicy) -> Leaves:
         """The same of one under which the module is known to run."""
-        found = self.result(policy)
-        assert found is not None
-        return found
+        leaves = self.result(policy)
+        assert leaves is not None
+        return leaves
 
     def samples(self, policy: NumericsPolicy) -> list[Leaves]:
         """The leaves of a few runs with random rounding in the types that the policy computes in."""
@@ -371,39 +371,39 @@ class Trials:
 
     def remaining(self, policy: NumericsPolicy) -> float:
         """The size of what remains; infinite where the module does not run."""
-        found = self.result(policy)
-        return math.inf if found is None else size_of(self.scale.vector(self.expected, found))
+        leaves = self.result(policy)
+        return math.inf if leaves is None else size_of(self.scale.vector(self.expected, leaves))
 
     def trial(self, policy: NumericsPolicy) -> Trial | None:
         """How near a policy comes; None where the module does not run under it."""
-        found = self.result(policy)
-        if found is None:
+        leaves = self.result(policy)
+        if leaves is None:
             return None
         remaining = self.remaining(policy)
         before = size_of(self.difference)
         equal = total = 0
         furthest = 0.0
         for label, array in self.expected.items():
-            is_equal = same_bits(found[label], array)
+            is_equal = same_bits(leaves[label], array)
             equal, total = equal + int(np.count_nonzero(is_equal)), total + array.size
             if array.size and not is_equal.all():
-                furthest = max(furthest, float(ulp_distances(found[label], array).max()))
+                furthest = max(furthest, float(ulp_distances(leaves[label], array).max()))
         return Trial(
             policy,
             remaining=remaining,
             bits=math.inf if equal == total else math.log2(before / remaining) if before and remaining else 0.0,
             equal_share=equal / total if total else 1.0,
             max_ulps=furthest,
-            has_effect=not same(found, self.reference),
+            has_effect=not same(leaves, self.reference),
         )
 
     def unequal(self, policy: NumericsPolicy) -> int:
         """How many elements have other bits than is expected."""
-        found = self.result(policy)
+        leaves = self.result(policy)
         return (
             0
-            if found is None
-            else sum(int(np.count_nonzero(~same_bits(found[label], array))) for label, array in self.expected.items())
+            if leaves is None
+            else sum(int(np.count_nonzero(~same_bits(leaves[label], array))) for label, array in self.expected.items())
         )
 
     def is_explained(self, policy: NumericsPolicy) -> bool:
@@ -505,28 +505,28 @@ class _Off:
     @classmethod
     def of(cls, theirs: Leaves, ours: Leaves, spreads: Spreads, samples: Sequence[Leaves]) -> _Off:
         """Those of a result that differ from ours."""
-        found = [
+        deviations = [
             _unexplained(ours[label], array, spreads.get(label), [sample[label] for sample in samples])
             for label, array in theirs.items()
         ]
-        return cls(sum(off.count for off in found), max((off.worst for off in found), default=0.0))
+        return cls(sum(off.count for off in deviations), max((off.worst for off in deviations), default=0.0))
 
 
 def _exact_sums(policy: NumericsPolicy, base: NumericsPolicy) -> tuple[NumericsPolicy, NumericsPolicy] | None:
     """Two policies that differ by operands of contractions only, with exact sums; None where they differ otherwise."""
     if policy.is_exact or policy.without_operand_rounding != base.without_operand_rounding:
         return None
-    if not any(part.replaces_formulas for each in (policy, base) for part in each.parts):
-        first, second = (each.changed(name=f"{each.name}, exact", is_exact=True) for each in (policy, base))
+    if not any(part.replaces_formulas for side in (policy, base) for part in side.parts):
+        first, second = (side.changed(name=f"{side.name}, exact", is_exact=True) for side in (policy, base))
         return first, second
     # Other formulas would give way to exact ones: so those contractions alone are exact that differ.
-    having = [dict(each.overrides) for each in (policy, base)]
+    having = [dict(side.overrides) for side in (policy, base)]
     names = [name for name in {**having[0], **having[1]} if having[0].get(name) != having[1].get(name)]
-    defaults = [attrs.evolve(each, overrides=(), name="") for each in (policy, base)]
-    found = [each.get(name) for each in having for name in names]
-    if defaults[0] != defaults[1] or any(each is not None and each.replaces_formulas for each in found):
+    defaults = [attrs.evolve(side, overrides=(), name="") for side in (policy, base)]
+    own_policies = [side.get(name) for side in having for name in names]
+    if defaults[0] != defaults[1] or any(side is not None and side.replaces_formulas for side in own_policies):
         return None
-    ours, theirs = (mixed(each, POLICIES["exact"], names) for each in (policy, base))
+    ours, theirs = (mixed(side, POLICIES["exact"], names) for side in (policy, base))
     return None if ours is None or theirs is None else (ours, theirs)
 
 
@@ -562,8 +562,8 @@ def _distances(actual: Array, expected: Array, samples: Sequence[Array]) -> Arra
         np.where(one < other, np.maximum(other.astype(np.float64) - one.astype(np.float64), 1.0), 0.0)
         for one, other in ((wanted, low), (high, wanted), (low, high))
     )
-    found: Array = np.maximum(below, above) / np.maximum(width, 0.5)
-    return found
+    distances: Array = np.maximum(below, above) / np.maximum(width, 0.5)
+    return distances
 
 
 def _root_mean_square(vector: Array) -> float:

@@ -73,14 +73,14 @@ def slice_of(
     gives no value that a module could.
     """
     by_name = computation.by_name
-    given = {name.removeprefix("%") for name in cuts}
-    _require_target(computation, target, given, depth)
+    cut_names = {name.removeprefix("%") for name in cuts}
+    _require_target(computation, target, cut_names, depth)
 
     def is_cut(instruction: Instruction, steps: int) -> bool:
         role, opens = role_of(instruction), traits_of(instruction).opens
         if role is Role.CONSTANT:
             return bool(instruction.attributes.literal.is_elided)
-        if role is Role.PARAMETER or instruction.name in given or _is_unrepeatable(instruction):
+        if role is Role.PARAMETER or instruction.name in cut_names or _is_unrepeatable(instruction):
             return True
         if not keep_devices and _needs_devices(instruction):
             return not opens

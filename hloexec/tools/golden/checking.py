@@ -156,24 +156,26 @@ def update_golden(folder: str | os.PathLike[str]) -> GoldenCheck:
     Raises InputError where the golden's result is not hloexec's own, or cannot be written.
     """
     require_path("folder", folder)
-    found, result = _timed(Path(folder), None, None)
-    if found.outcome is not Outcome.FAILED or found.golden is None:
-        return found
-    source = found.golden.expected_source
+    golden_check, result = _timed(Path(folder), None, None)
+    if golden_check.outcome is not Outcome.FAILED or golden_check.golden is None:
+        return golden_check
+    source = golden_check.golden.expected_source
     if source != OURS:
-        raise InputError(f"{found.folder.name}: its result comes from {source}, and is not replaced by hloexec's own")
-    write_expected(found.golden, result)
-    return attrs.evolve(found, outcome=Outcome.PASSED, message=f"updated; it was {found.message}")
+        raise InputError(
+            f"{golden_check.folder.name}: its result comes from {source}, and is not replaced by hloexec's own"
+        )
+    write_expected(golden_check.golden, result)
+    return attrs.evolve(golden_check, outcome=Outcome.PASSED, message=f"updated; it was {golden_check.message}")
 
 
-def _timed(path: Path, other: Module | None, given: Mapping[str, Any] | Value | None) -> tuple[GoldenCheck, Any]:
+def _timed(path: Path, other: Module | None, argument: Mapping[str, Any] | Value | None) -> tuple[GoldenCheck, Any]:
     """The check, and the new result."""
     start = time.perf_counter()
     try:
-        found, result = _checked(path, other, given)
+        golden_check, result = _checked(path, other, argument)
     except HloError as error:
         return GoldenCheck(path, Outcome.BROKEN, str(error)), ()
-    return attrs.evolve(found, seconds=time.perf_counter() - start), result
+    return attrs.evolve(golden_check, seconds=time.perf_counter() - start), result
 
 
 @frozen(eq=False)
@@ -211,31 +213,33 @@ def _files_of_one(path: Path, other: Module | None) -> _Files:
     for _ in range(_MOST_READINGS):
         before = _identity(path)
         try:
-            found = _files(path, other)
+            files = _files(path, other)
         except HloError:
             if _identity(path) == before:
                 raise
             continue
         if _identity(path) == before:
-            return found
+            return files
     raise InputError(f"{path.name} is replaced by other processes again and again")
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
     """What tells a folder from another of its name; None where there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _checked(path: Path, other: Module | None, given: Mapping[str, Any] | Value | None) -> tuple[GoldenCheck, Any]:
+def _checked(path: Path, other: Module | None, argument: Mapping[str, Any] | Value | None) -> tuple[GoldenCheck, Any]:
     files = _files_of_one(path, other)
     golden, module, inputs = files.golden, files.module, files.inputs
-    is_own = other is None and given is None
+    is_own = other is None and argument is None
     result = (
-        run_golden(module, inputs, Options(numerics=golden.numerics, **golden.run_options)) if given is None else given
+        run_golden(module, inputs, Options(numerics=golden.numerics, **golden.run_options))
+        if argument is None
+        else argument
     )
     actual, expected = (result, files.expected) if not files.is_divided else _by_device(files, result)
     # What was recorded of whole arrays says nothing of shards.
@@ -308,8 +312,8 @@ def _inputs(golden: Golden, module: Module, recorded: Module) -> list[list[Value
     parameters = (recorded if is_partitioned else module).entry.parameters
     try:
         if golden.inputs_per_device == 1:
-            found = literals.load_inputs(folder / INPUTS, parameters)
-            values = [found[number] for number in range(len(parameters))]
+            inputs_by_number = literals.load_inputs(folder / INPUTS, parameters)
+            values = [inputs_by_number[number] for number in range(len(parameters))]
             if not is_partitioned:
                 return [values]
             devices = {"replicas": golden.replicas, "partitions": golden.partitions}

@@ -168,10 +168,10 @@ def find_goldens(path: str | os.PathLike[str]) -> Iterator[Path]:
         return
     if not root.is_dir():
         raise InputError(_no_folder(root))
-    found = sorted(folder for folder in root.rglob(f"*{SUFFIX}") if folder.is_dir())
-    if not found:
+    folders = sorted(folder for folder in root.rglob(f"*{SUFFIX}") if folder.is_dir())
+    if not folders:
         raise InputError(f"there is no {SUFFIX} folder in {str(root)!r}; `hloexec golden record` makes one")
-    yield from found
+    yield from folders
 
 
 def _no_folder(path: Path) -> str:
@@ -283,16 +283,16 @@ def read_spreads(folder: Path, module: Module, devices: int) -> dict[str, Spread
     shapes = {label: shape for label, shape in leaves.items() if shape.element_type.is_inexact}
     if not isinstance(entries, tuple) or len(entries) != len(shapes):
         raise InputError(f"{folder.name}: {SPREAD} is damaged: it is not of {len(shapes)} leaves; record it again")
-    found = {}
+    spreads = {}
     for (label, shape), entry in zip(shapes.items(), entries, strict=True):
         match entry:
             case (np.ndarray() as scales, np.ndarray() as facts) if facts.shape == (3,) and (facts > 0).all():
                 fits = scales.shape == shape.dimensions or shape.is_dynamic
                 if scales.dtype == np.float32 and fits and (scales >= 0).all():
-                    found[label] = Spread(scales, int(facts[0]), float(facts[1]), float(facts[2]))
-        if label not in found:
+                    spreads[label] = Spread(scales, int(facts[0]), float(facts[1]), float(facts[2]))
+        if label not in spreads:
             raise InputError(f"{folder.name}: {SPREAD} is damaged: leaf {label}; record it again")
-    return found
+    return spreads
 
 
 def record_golden(
@@ -370,10 +370,10 @@ def record_golden(
     return golden
 
 
-def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expected: Any, options: Options) -> Value:
+def _result(golden: Golden, module: Module, rows: Sequence[Sequence[Any]], expected: Any, options: Options) -> Value:
     """The expected result, nested as the module's, from a run where none is given; InputError for another shape."""
     if expected is None:
-        return run_golden(module, given, options)
+        return run_golden(module, rows, options)
     devices = golden.replicas * golden.partitions
     sizes = {label: shape.dimensions for label, shape in shapes_by_label(module, devices).items()}
     if isinstance(expected, Mapping) and not any(map(is_branch, expected.values())):
@@ -388,11 +388,11 @@ def _result(golden: Golden, module: Module, given: Sequence[Sequence[Any]], expe
     return result
 
 
-def _spreads(golden: Golden, module: Module, given: Sequence[Sequence[Any]], options: Options) -> dict[str, Spread]:
+def _spreads(golden: Golden, module: Module, rows: Sequence[Sequence[Any]], options: Options) -> dict[str, Spread]:
     """What rounding does to the result's elements; none where checks do not ask for it, or runs do not show it."""
     if golden.has_tolerance or golden.is_bit_for_bit:
         return {}
-    return sampled(module, given, options.numerics, RECORDED_SAMPLES, has_means=False, options=options).spreads
+    return sampled(module, rows, options.numerics, RECORDED_SAMPLES, has_means=False, options=options).spreads
 
 
 def _warn_of_untested(golden: Golden, result: Value, spreads: Spreads) -> None:
@@ -435,13 +435,13 @@ def versions() -> dict[str, str]:
     import platform
     from importlib import metadata
 
-    found = {"python": platform.python_version(), "hloexec": __version__}
+    versions_by_name = {"python": platform.python_version(), "hloexec": __version__}
     for package in ("numpy", "ml_dtypes"):
         try:
-            found[package] = metadata.version(package)
+            versions_by_name[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "(not installed)"
-    return found
+            versions_by_name[package] = "(not installed)"
+    return versions_by_name
 
 
 def nested_value(leaves: Mapping[str, Array]) -> Value:
@@ -468,8 +468,8 @@ def nested_value(leaves: Mapping[str, Array]) -> Value:
 
 def _tuple(level: Any, label: str) -> Value:
     if not isinstance(level, dict):
-        found: Array = level
-        return found
+        array: Array = level
+        return array
     absent = next((number for number in range(len(level)) if number not in level), None)
     if absent is not None:
         raise InputError(f"the result lacks leaf {label}{absent}, but has later ones")
@@ -479,18 +479,18 @@ def _tuple(level: Any, label: str) -> Value:
 def _require_result(module: Module, result: Value, devices: int) -> None:
     """InputError where a result has not the leaves of a module's, or other dimensions; element types may differ."""
     expected = shapes_by_label(module, devices)
-    found = labelled_arrays(result)
-    if found.keys() == {"0"} and expected.keys() == {"value"}:
-        found = {"value": found["0"]}
+    arrays = labelled_arrays(result)
+    if arrays.keys() == {"0"} and expected.keys() == {"value"}:
+        arrays = {"value": arrays["0"]}
     for label, shape in expected.items():
-        if label not in found:
-            raise InputError(f"the expected result lacks leaf {label}, {shape}; it has {listing(found, 8) or 'none'}")
-        if found[label].shape != shape.dimensions and not shape.is_dynamic:
+        if label not in arrays:
+            raise InputError(f"the expected result lacks leaf {label}, {shape}; it has {listing(arrays, 8) or 'none'}")
+        if arrays[label].shape != shape.dimensions and not shape.is_dynamic:
             raise InputError(
-                f"leaf {label} of the expected result has dimensions {list(found[label].shape)}, but the module gives "
+                f"leaf {label} of the expected result has dimensions {list(arrays[label].shape)}, but the module gives "
                 f"{shape}"
             )
-    for label in found.keys() - expected.keys():
+    for label in arrays.keys() - expected.keys():
         raise InputError(f"the expected result has leaf {label}, which {module.name} has not: {', '.join(expected)}")
 
 

@@ -97,7 +97,7 @@ def node_ids(graph: Graph) -> dict[Place, str]:
 
 def _folded(graph: Graph) -> dict[Place, str]:
     """The scalar constants that are taken by others in the graph, with their texts."""
-    found: dict[Place, str] = {}
+    texts: dict[Place, str] = {}
     taken = {edge.source for edge in graph.edges if edge.kind == "data"}
     for node in graph.nodes:
         shape = node.instruction.shape
@@ -105,8 +105,8 @@ def _folded(graph: Graph) -> dict[Place, str]:
             continue
         literal = node.instruction.attributes.literal
         if isinstance(shape, ArrayShape) and not shape.dimensions and isinstance(literal, Literal):
-            found[node.place] = _cut(literal_text(literal), 12)
-    return found
+            texts[node.place] = _cut(literal_text(literal), 12)
+    return texts
 
 
 def _nested(graph: Graph, within: dict[str, list[str]]) -> Iterator[str]:
@@ -192,9 +192,9 @@ def _label(graph: Graph, node: Node, folded: dict[Place, str]) -> str:
         shown = (folded.get(takes.get(number, ("", "")), "·") for number in range(len(instruction.operands)))
         operands = f"({listing(shown, _MOST_OPERANDS)})"
     is_told = name == opcode or name.startswith(f"{opcode}.")
-    what = [] if is_told and not operands else [_cut(opcode, _MOST_NAME) + operands]
+    operation = [] if is_told and not operands else [_cut(opcode, _MOST_NAME) + operands]
     lines = [f"<B>{_text(_cut(name, _MOST_NAME))}</B>"]
-    lines.append(_text("  ".join([*what, _shape(instruction.shape)])))
+    lines.append(_text("  ".join([*operation, _shape(instruction.shape)])))
     if graph.colours is not None and node.place in graph.colours.texts:
         lines.append(f"<I>{_text(graph.colours.texts[node.place])}</I>")
     return "<BR/>".join(lines)
@@ -230,13 +230,13 @@ def tooltip(graph: Graph, node: Node) -> str:
 
 def _legend(graph: Graph) -> str:
     """The scale of the colours as a table, beneath what is shown."""
-    what = graph.module.name
+    title = graph.module.name
     if graph.around is not None and graph.distance is not None:
         steps = counted(graph.distance, "step")
-        what += f", {steps} around {graph.around[1]} in {graph.around[0]}"
+        title += f", {steps} around {graph.around[1]} in {graph.around[0]}"
     elif graph.computation != graph.module.entry_name:
-        what += f", computation {graph.computation}"
-    rows = [f'<TR><TD ALIGN="LEFT" COLSPAN="20">{_text(_cut(what, 100))}</TD></TR>']
+        title += f", computation {graph.computation}"
+    rows = [f'<TR><TD ALIGN="LEFT" COLSPAN="20">{_text(_cut(title, 100))}</TD></TR>']
     if graph.colours is not None:
         rows += _scale(graph.colours)
     borders = [("blue", "what it is around")] if graph.around is not None else []
@@ -387,40 +387,40 @@ def _finish(root: ElementTree.Element, graph: Graph) -> None:
 
 
 def _element(name: str, text: str) -> ElementTree.Element:
-    found = ElementTree.Element(f"{{{_SVG}}}{name}")
-    found.text = text
-    return found
+    element = ElementTree.Element(f"{{{_SVG}}}{name}")
+    element.text = text
+    return element
 
 
 _LARGEST = sys.float_info.max
 """Stands for what is infinite or NaN, which JSON does not have."""
 
 
-def graph_collection(found: Graph) -> dict[str, Any]:
+def graph_collection(shown_graph: Graph) -> dict[str, Any]:
     """The graph, and those of the computations that its instructions apply, as a `GraphCollection`."""
-    graphs = {found.computation: found}
-    queue = [found]
-    for each in queue:
-        for node in each.nodes:
-            for name in _applied(each, node.instruction):
+    graphs = {shown_graph.computation: shown_graph}
+    queue = [shown_graph]
+    for graph in queue:
+        for node in graph.nodes:
+            for name in _applied(graph, node.instruction):
                 if name not in graphs:
-                    graphs[name] = whole(Flow(found.module, name))
+                    graphs[name] = whole(Flow(shown_graph.module, name))
                     queue.append(graphs[name])
     return {
-        "label": printable(found.module.name),
-        "graphs": [_graph(each, name) for name, each in graphs.items()],
+        "label": printable(shown_graph.module.name),
+        "graphs": [_graph(graph, name) for name, graph in graphs.items()],
         "graphSorting": "node_count_desc",
     }
 
 
-def node_data(found: Graph) -> dict[str, Any]:
+def node_data(graph: Graph) -> dict[str, Any]:
     """The numbers of a graph's instructions and the colours of these, as a `ModelNodeData`; empty without colours."""
-    colours = found.colours
+    colours = graph.colours
     if colours is None:
         return {}
     results = {
         _identifier(node.place): {"value": _finite(colours.values[node.place])}
-        for node in found.nodes
+        for node in graph.nodes
         if node.place in colours.values
     }
     lowest = [] if colours.steps and colours.steps[0].most == 0 else [{"value": 0, "bgColor": "#ffffff"}]
@@ -430,7 +430,7 @@ def node_data(found: Graph) -> dict[str, Any]:
     if colours.steps and not all(map(math.isfinite, colours.values.values())):
         thresholds[-1]["value"] = _LARGEST
     data = {"name": printable(colours.title), "results": results, "thresholds": [*lowest, *thresholds]}
-    return {found.computation: data}
+    return {graph.computation: data}
 
 
 def _finite(value: float) -> float:
@@ -446,51 +446,51 @@ def _component(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F")
 
 
-def _applied(found: Graph, instruction: Instruction) -> list[str]:
+def _applied(graph: Graph, instruction: Instruction) -> list[str]:
     """The computations of an instruction that are not in the graph as a part of the data flow."""
     names = dict.fromkeys(computation_names(instruction.attributes))
-    called = found.opened.intersection(call.computation for call in calls_of(instruction)) if names else ()
+    called = graph.opened.intersection(call.computation for call in calls_of(instruction)) if names else ()
     return [name for name in names if name not in called]
 
 
-def _graph(found: Graph, name: str) -> dict[str, Any]:
-    namespaces = _namespaces(found)
+def _graph(graph: Graph, name: str) -> dict[str, Any]:
+    namespaces = _namespaces(graph)
     groups = {
-        namespace: dict(_group(found, cluster))
-        for cluster in found.clusters
+        namespace: dict(_group(graph, cluster))
+        for cluster in graph.clusters
         if (namespace := namespaces[cluster.computation][0])
     }
     return {
         "id": name,
-        "nodes": [_explorer_node(found, node, namespaces) for node in found.nodes],
+        "nodes": [_explorer_node(graph, node, namespaces) for node in graph.nodes],
         "groupNodeAttributes": groups,
     }
 
 
-def _group(found: Graph, cluster: Cluster) -> Iterator[tuple[str, str]]:
+def _group(graph: Graph, cluster: Cluster) -> Iterator[tuple[str, str]]:
     """What is said of a computation."""
     yield "computation", printable(cluster.computation)
     if cluster.caller is not None:
-        caller = found.module.by_name[cluster.caller[0]].by_name[cluster.caller[1]]
+        caller = graph.module.by_name[cluster.caller[0]].by_name[cluster.caller[1]]
         yield "called by", printable(hlo_line(caller))
-        if found.colours is not None and cluster.caller in found.colours.texts:
-            yield found.colours.title, found.colours.texts[cluster.caller]
+        if graph.colours is not None and cluster.caller in graph.colours.texts:
+            yield graph.colours.title, graph.colours.texts[cluster.caller]
 
 
-def _namespaces(found: Graph) -> dict[str, tuple[str, tuple[str, ...]]]:
+def _namespaces(graph: Graph) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Of each computation its namespace, and the scopes of the op_name of what calls it."""
     namespaces: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for cluster in found.clusters:
+    for cluster in graph.clusters:
         parts: tuple[str, ...] = ()
         scopes: tuple[str, ...] = ()
         caller = cluster.caller
         if caller is not None and caller[0] in namespaces:
-            instruction = found.module.by_name[caller[0]].by_name[caller[1]]
+            instruction = graph.module.by_name[caller[0]].by_name[caller[1]]
             parts = (_namespace(namespaces[caller[0]], instruction), _component(instruction.name))
             scopes = tuple(_scopes(instruction))
             if not cluster.is_opened:
                 parts += (_component(cluster.computation),)
-        elif cluster.computation != found.computation:
+        elif cluster.computation != graph.computation:
             parts = (_component(cluster.computation),)
         namespaces[cluster.computation] = "/".join(filter(None, parts)), scopes
     return namespaces
@@ -514,15 +514,15 @@ def _scopes(instruction: Instruction) -> list[str]:
     return [part for part in printable(instruction.op_name or "").split("/") if part.strip()]
 
 
-def _explorer_node(found: Graph, node: Node, namespaces: dict[str, tuple[str, tuple[str, ...]]]) -> dict[str, Any]:
-    instruction, colours = node.instruction, found.colours
+def _explorer_node(graph: Graph, node: Node, namespaces: dict[str, tuple[str, tuple[str, ...]]]) -> dict[str, Any]:
+    instruction, colours = node.instruction, graph.colours
     attributes = [
         ("opcode", operation_name(instruction)),
         ("shape", str(instruction.shape)),
         ("computation", node.computation),
         ("hlo", hlo_line(instruction)),
         ("op_name", instruction.op_name or ""),
-        ("source", "\n".join(map(str, source_lines(found.module, instruction)))),
+        ("source", "\n".join(map(str, source_lines(graph.module, instruction)))),
     ]
     if colours is not None:
         attributes += [(colours.title, colours.texts.get(node.place, "")), ("note", colours.notes.get(node.place, ""))]
@@ -530,7 +530,7 @@ def _explorer_node(found: Graph, node: Node, namespaces: dict[str, tuple[str, tu
         "id": _identifier(node.place),
         "label": printable(instruction.name),
         "namespace": _namespace(namespaces[node.computation], instruction),
-        "subgraphIds": _applied(found, instruction),
+        "subgraphIds": _applied(graph, instruction),
         "attrs": [{"key": key, "value": printable(value)} for key, value in attributes if value],
         "incomingEdges": [
             {
@@ -538,7 +538,7 @@ def _explorer_node(found: Graph, node: Node, namespaces: dict[str, tuple[str, tu
                 "sourceNodeOutputId": "0",
                 "targetNodeInputId": str(edge.operand),
             }
-            for edge in found.takes[node.place]
+            for edge in graph.takes[node.place]
         ],
         "outputsMetadata": [{"id": "0", "attrs": [{"key": "shape", "value": printable(str(instruction.shape))}]}],
     }

@@ -288,7 +288,7 @@ def _reached(starts: Sequence[Place], neighbours: Callable[[State], list[State]]
     border: list[State] = [(place, ()) for place in starts]
     seen = set(border)
     for _ in range(distance):
-        border = list(dict.fromkeys(near for each in border for near in neighbours(each)))
+        border = list(dict.fromkeys(near for border_state in border for near in neighbours(border_state)))
         border = [state for state in border if state not in seen]
         seen.update(border)
     return {place for place, _ in seen}

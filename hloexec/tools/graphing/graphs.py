@@ -108,8 +108,8 @@ class Graph(Described):
         return tuple(Coloured(*place, values[place], place in marked) for place in places)
 
     def __str__(self) -> str:
-        what = f"of {self.computation}" if self.around is None else f"around %{self.around[1]} in {self.around[0]}"
-        return f"{len(self.nodes)} instructions {what}, {len(self.edges)} edges"
+        extent = f"of {self.computation}" if self.around is None else f"around %{self.around[1]} in {self.around[0]}"
+        return f"{len(self.nodes)} instructions {extent}, {len(self.edges)} edges"
 
     def _repr_svg_(self) -> str | None:
         """What IPython asks for."""
@@ -147,10 +147,10 @@ class Graph(Described):
     @cached_property
     def takes(self) -> dict[Place, list[Edge]]:
         """The edges that lead to each node."""
-        found: dict[Place, list[Edge]] = {node.place: [] for node in self.nodes}
+        edges_by_target: dict[Place, list[Edge]] = {node.place: [] for node in self.nodes}
         for edge in self.edges:
-            found[edge.target].append(edge)
-        return found
+            edges_by_target[edge.target].append(edge)
+        return edges_by_target
 
 
 def graph(
@@ -200,7 +200,7 @@ def _located(module: Module, around: str, computation: str | None, is_closed: bo
     name = instruction_name(around)
     flow = Flow(module, computation.removeprefix("%") if computation else module.entry_name, is_closed=is_closed)
     if computation is not None:
-        holders = [each for each in flow.callers if name in module.by_name[each].by_name]
+        holders = [candidate for candidate in flow.callers if name in module.by_name[candidate].by_name]
         if not holders:
             raise InputError(f"computation {flow.first} and what it calls have no instruction {name!r}")
         own = flow.first if flow.first in holders else holders[0] if len(holders) == 1 else None
@@ -236,9 +236,9 @@ def _clusters(flow: Flow, chosen: set[Place]) -> tuple[Cluster, ...]:
         while caller is not None and caller[0] not in needed:
             needed[caller[0]] = None
             caller = flow.only_caller(caller[0])
-    found = []
+    clusters = []
     for name in flow.callers:
         if name in needed:
             caller = flow.only_caller(name)
-            found.append(Cluster(name, caller, caller is not None and flow.opened(caller) == name))
-    return tuple(found)
+            clusters.append(Cluster(name, caller, caller is not None and flow.opened(caller) == name))
+    return tuple(clusters)

@@ -32,32 +32,32 @@ _ERROR_SPAN = 1e4
 """What the scale of errors spans at least, so that mere rounding looks the same everywhere, and pale."""
 
 
-def error_colours(found: ShadowRun | Diff) -> Colours:
+def error_colours(result: ShadowRun | Diff) -> Colours:
     """Colours by error.
 
     Of a `hloexec.shadow`: the error of each result that was computed, root mean square relative to the exact result,
     in its worst run. Instructions without a colour only move values, or are exact. Marked is what makes a tenth or more
     of the error of the outputs. Of a `hloexec.diff`, for its module `after`: what is as before, wrong and to blame.
     """
-    if isinstance(found, ShadowRun):
+    if isinstance(result, ShadowRun):
         return loss_colours(
-            found.errors,
+            result.errors,
             {
                 (loss.computation, loss.instruction): (max(loss.share, loss.lost_share), loss.kind)
-                for loss in found.losses
+                for loss in result.losses
             },
         )
-    if not isinstance(found, Diff):
-        raise wrong("found", "the result of hloexec.shadow or hloexec.diff", found)
+    if not isinstance(result, Diff):
+        raise wrong("found", "the result of hloexec.shadow or hloexec.diff", result)
     return blame_colours(
-        right=((pair.after.computation, pair.after.instruction) for pair in found.matches),
+        right=((pair.after.computation, pair.after.instruction) for pair in result.matches),
         wrong=(
             (step.run.computation, step.run.instruction)
-            for finding in found.findings
+            for finding in result.findings
             for step in finding.graph
             if step.role == "output"
         ),
-        blamed=((finding.after.computation, finding.after.instruction) for finding in found.findings),
+        blamed=((finding.after.computation, finding.after.instruction) for finding in result.findings),
     )
 
 
@@ -103,11 +103,11 @@ def byte_colours(module: Module) -> Colours:
     What only passes values on, or is computed within a fusion, defines none. Marked is what is alive at the peak.
     """
     usage = memory_usage(module)
-    found = size_colours(
+    colours = size_colours(
         ((value.computation, value.instruction), value.byte_size) for value in usage.values if not value.is_phi
     )
     alive = frozenset((value.computation, value.instruction) for value in usage.alive_at(usage.peak.time))
-    return attrs.evolve(found, marked=alive, meaning="alive when most is alive")
+    return attrs.evolve(colours, marked=alive, meaning="alive when most is alive")
 
 
 def size_colours(sizes: Iterable[tuple[Place, int]]) -> Colours:
@@ -164,8 +164,8 @@ class _Clock:
         path = event.path
         around = [self._entry, *(entry.computation for entry in path)]
         callers = ((name, entry.instruction.name) for name, entry in zip(around, path, strict=False))
-        for each in (place, *callers):
-            self.seconds[each] = self.seconds.get(each, 0.0) + event.seconds
+        for timed_place in (place, *callers):
+            self.seconds[timed_place] = self.seconds.get(timed_place, 0.0) + event.seconds
 
 
 def _seconds_text(seconds: float) -> str:
@@ -198,14 +198,14 @@ def read_colours(path: str | os.PathLike[str], module: Module) -> Colours:
         return _numbers(record, module, named)
     reader = _READERS.get(str(schema).removeprefix("hloexec."))
     if reader is None:
-        known = ", ".join(f"hloexec.{name}" for name in _READERS)
-        raise InputError(f"{named} is {quoted(schema)}, which has no colours; it must be one of {known}")
+        schemas = ", ".join(f"hloexec.{name}" for name in _READERS)
+        raise InputError(f"{named} is {quoted(schema)}, which has no colours; it must be one of {schemas}")
     try:
-        found = reader(record)
+        colours = reader(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{named} does not have what its schema {schema} says") from error
-    _require_places(found, module, named)
-    return found
+    _require_places(colours, module, named)
+    return colours
 
 
 def _numbers(record: Mapping[str, Any], module: Module, named: str) -> Colours:
@@ -238,23 +238,23 @@ def _place(key: str, module: Module) -> Place:
     return holding_computation(module, key).name, name
 
 
-def _require_places(found: Colours, module: Module, named: str) -> None:
+def _require_places(colours: Colours, module: Module, named: str) -> None:
     missing = [
         place
-        for place in found.values
+        for place in colours.values
         if place[0] not in module.by_name or place[1] not in module.by_name[place[0]].by_name
     ]
     if not missing:
         return
     example = f"%{missing[0][1]} in {missing[0][0]}"
-    if len(missing) == len(found.values):
+    if len(missing) == len(colours.values):
         raise InputError(f"{named} is of another module: {module.name} has none of its instructions, such as {example}")
     warn(f"{module.name} does not have {len(missing)} of the instructions that {named} names, such as {example}")
 
 
 def _shadow(record: Mapping[str, Any]) -> Colours:
     return loss_colours(
-        {_at(each): (float(each["inherited"]), float(each["added"])) for each in record["instruction_errors"]},
+        {_at(entry): (float(entry["inherited"]), float(entry["added"])) for entry in record["instruction_errors"]},
         {
             _at(loss): (max(float(loss["share"]), float(loss["lost_share"])), str(loss["kind"]))
             for loss in record["losses"]

@@ -131,8 +131,8 @@ class Part:
     @property
     def needed(self) -> list[str]:
         """What they take, or give, that is not among them."""
-        defined = {each.name for each in self.live}
-        names = [name for each in self.live for name in each.operands] + self.results
+        defined = {instruction.name for instruction in self.live}
+        names = [name for instruction in self.live for name in instruction.operands] + self.results
         return list(dict.fromkeys(name for name in names if name not in defined))
 
 
@@ -141,13 +141,15 @@ def part_of(instructions: Iterable[Instruction], outputs: Sequence[str], *, is_p
 
     A result that is there twice is there once, unless those of another module are paired with them.
     """
-    defined = {each.name: each for each in instructions if role_of(each) is not Role.PARAMETER}
+    defined = {
+        instruction.name: instruction for instruction in instructions if role_of(instruction) is not Role.PARAMETER
+    }
     resolved = _Unpacking(defined)
     results = [resolved.name_of(name) for name in outputs]
     results = results if is_paired else list(dict.fromkeys(results))
     if not results:
         raise InputError("no result is left")
-    return Part(_live({name: resolved.applied(each) for name, each in defined.items()}, results), results)
+    return Part(_live({name: resolved.applied(instruction) for name, instruction in defined.items()}, results), results)
 
 
 def module_of(module: Module, part: Part, parameters: Sequence[tuple[str, Shape]]) -> Module:
@@ -188,11 +190,11 @@ class _Unpacking:
 
     def name_of(self, name: str) -> str:
         """The instruction that an element of a tuple is packed of, through as many tuples as there are."""
-        while (found := self._defined.get(name)) is not None and role_of(found) is Role.GET_TUPLE_ELEMENT:
-            source = self._defined.get(self.name_of(found.operands[0]))
+        while (instruction := self._defined.get(name)) is not None and role_of(instruction) is Role.GET_TUPLE_ELEMENT:
+            source = self._defined.get(self.name_of(instruction.operands[0]))
             if source is None or role_of(source) is not Role.TUPLE:
                 break
-            name = source.operands[found.attributes.index]
+            name = source.operands[instruction.attributes.index]
         return name
 
     def applied(self, instruction: Instruction) -> Instruction:
@@ -203,7 +205,7 @@ class _Unpacking:
 def _live(defined: Mapping[str, Instruction], results: Sequence[str]) -> list[Instruction]:
     """What the results need, and what has an effect, without a dependence on what is left out."""
     needed = set(results) & defined.keys()
-    needed |= {name for name, each in defined.items() if _has_effect(each)}
+    needed |= {name for name, instruction in defined.items() if _has_effect(instruction)}
     pending = list(needed)
     while pending:
         for operand in defined[pending.pop()].operands:
@@ -212,11 +214,11 @@ def _live(defined: Mapping[str, Instruction], results: Sequence[str]) -> list[In
                 pending.append(operand)
     return [
         attrs.evolve(
-            each,
-            control_predecessors=tuple(name for name in each.control_predecessors if name in needed),
+            instruction,
+            control_predecessors=tuple(name for name in instruction.control_predecessors if name in needed),
             span=None,
         )
-        for name, each in defined.items()
+        for name, instruction in defined.items()
         if name in needed
     ]
 
@@ -231,7 +233,7 @@ def _has_effect(instruction: Instruction) -> bool:
 def _with_root_tuple(entry: Computation, results: Sequence[str]) -> Computation:
     by_name = entry.by_name
     name = take_name("results", {*by_name})
-    shape = TupleShape(tuple(by_name[each].shape for each in results))
+    shape = TupleShape(tuple(by_name[result].shape for result in results))
     root = make_tuple(name, shape, results)
     return attrs.evolve(entry, instructions=(*entry.instructions, root), root_name=name)
 
@@ -254,8 +256,10 @@ def _with_entry(module: Module, entry: Computation) -> Module:
 
 def without_uncalled(module: Module) -> Module:
     """The module without computations that its entry does not come to."""
-    kept = {each.name for each in callees_first(module, module.entry)}
-    return attrs.evolve(module, computations=tuple(each for each in module if each.name in kept), source=None)
+    kept = {computation.name for computation in callees_first(module, module.entry)}
+    return attrs.evolve(
+        module, computations=tuple(computation for computation in module if computation.name in kept), source=None
+    )
 
 
 def element_total(case: Case) -> int:

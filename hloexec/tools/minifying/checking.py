@@ -203,10 +203,10 @@ class Check:
         return None
 
     def words(self, case: Case) -> str:
-        what = {"pass": "passes", "fail": "fails", "crash": "crashes", "hang": "hangs"}[self.outcome]
+        verb = {"pass": "passes", "fail": "fails", "crash": "crashes", "hang": "hangs"}[self.outcome]
         by = f" with {signal_name(self._signal)}" if self._signal else ""
         says = f", saying {self.says!r}" if self.says else ""
-        return f"the command {what}{by}{says}"
+        return f"the command {verb}{by}{says}"
 
     def notes(self, case: Case) -> tuple[str, ...]:
         return ()

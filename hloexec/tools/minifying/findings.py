@@ -155,8 +155,8 @@ class Minified(Described):
         )
 
     def _write_readme(self, path: Path) -> None:
-        present = {each.name for each in path.iterdir()}
-        rows = [f"- `{name}`: {what}" for name, what in _FILES if name in present]
+        present = {file.name for file in path.iterdir()}
+        rows = [f"- `{name}`: {description}" for name, description in _FILES if name in present]
         if len(self.input_files) > 1:
             rows.insert(1, "- `inputs.0.npz`, …: the inputs of each device")
         state = "" if self.is_complete else " The search was ended before it was complete."

@@ -38,16 +38,16 @@ def open_calls(search: Search, side: str = "module") -> bool:
 
 def without_calls(case: Case, side: str = "module") -> Case | None:
     """The case with the calls and fusions of an entry computation opened; None where there are none."""
-    found = case
+    opened_case = case
     for _ in range(_MOST_LEVELS):
-        module: Module = getattr(found, side)
-        names = [each.name for each in module.entry if role_of(each) is Role.CALL]
+        module: Module = getattr(opened_case, side)
+        names = [instruction.name for instruction in module.entry if role_of(instruction) is Role.CALL]
         if not names:
             break
         for name in names:
-            (call,) = calls_of(getattr(found, side).entry.by_name[name])
-            found = opened(found, name, [call.computation], side)
-    return None if found is case else found
+            (call,) = calls_of(getattr(opened_case, side).entry.by_name[name])
+            opened_case = opened(opened_case, name, [call.computation], side)
+    return None if opened_case is case else opened_case
 
 
 def open_all(search: Search, options: Options, side: str = "module") -> bool:
@@ -89,21 +89,21 @@ def _choices(case: Case, options: Options, side: str, *, keeps_meaning: bool) ->
 def _branches_taken(case: Case, options: Options, side: str) -> dict[str, int]:
     """The branch that each conditional takes, if it is the same on all devices."""
     module: Module = getattr(case, side)
-    conditionals = [each for each in module.entry if role_of(each) is Role.CONDITIONAL]
+    conditionals = [conditional for conditional in module.entry if role_of(conditional) is Role.CONDITIONAL]
     if not conditionals:
         return {}
     values = values_of(attrs.evolve(case, module=module), options) or {}
-    found = {}
-    for each in conditionals:
-        selectors = {int(value) for value in values.get(each.operands[0], ())}  # type: ignore[arg-type]
-        count = len(calls_of(each))
+    branches = {}
+    for conditional in conditionals:
+        selectors = {int(value) for value in values.get(conditional.operands[0], ())}  # type: ignore[arg-type]
+        count = len(calls_of(conditional))
         if len(selectors) == 1:
             (selector,) = selectors
-            if each.attributes.branch_computations is None:
-                found[each.name] = 0 if selector else 1
+            if conditional.attributes.branch_computations is None:
+                branches[conditional.name] = 0 if selector else 1
             else:
-                found[each.name] = selector if 0 <= selector < count else count - 1
-    return found
+                branches[conditional.name] = selector if 0 <= selector < count else count - 1
+    return branches
 
 
 def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -> Case:
@@ -127,16 +127,16 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
     outputs = outputs_of(module)
     if is_condition:
         instructions = [*entry.instructions, *made]
-        outputs = [*(each for each in outputs if each != target), root]
-        if target in {operand for each in entry for operand in each.operands}:
+        outputs = [*(member for member in outputs if member != target), root]
+        if target in {operand for member in entry for operand in member.operands}:
             raise HloError("a condition is no state of the loop")
     else:
         if root not in entry.by_name and root not in operands[1:]:
-            made = [renamed(each, root, target) for each in made]
+            made = [renamed(member, root, target) for member in made]
             root = target
-        instructions = [renamed(each, target, root) for each in entry if each.name != target] + made
-        outputs = [root if each == target else each for each in outputs]
-    shapes = {each.name: each.shape for each in (*entry.instructions, *made)}
+        instructions = [renamed(member, target, root) for member in entry if member.name != target] + made
+        outputs = [root if member == target else member for member in outputs]
+    shapes = {member.name: member.shape for member in (*entry.instructions, *made)}
     changed = assembled(attrs.evolve(case, module=module), instructions, outputs, None, shapes)
     if side == "module":
         return changed
@@ -162,7 +162,7 @@ def _end(entry: Computation, instruction: Instruction) -> str:
 
 
 def renamed(instruction: Instruction, old: str, new: str) -> Instruction:
-    predecessors = tuple(new if each == old else each for each in instruction.control_predecessors)
+    predecessors = tuple(new if predecessor == old else predecessor for predecessor in instruction.control_predecessors)
     name = new if instruction.name == old else instruction.name
     return rename_operands(instruction, {old: new}, name=name, control_predecessors=predecessors)
 
@@ -175,7 +175,9 @@ def copied(callee: Computation, operands: Sequence[str], taken: set[str], made: 
             names[instruction.name] = operands[instruction.attributes.number]
             continue
         name = names[instruction.name] = take_name(instruction.name, taken)
-        predecessors = tuple(names[each] for each in instruction.control_predecessors if each in names)
+        predecessors = tuple(
+            names[predecessor] for predecessor in instruction.control_predecessors if predecessor in names
+        )
         made.append(rename_operands(instruction, names, name=name, control_predecessors=predecessors, span=None))
     return names[callee.root_name]
 
@@ -197,10 +199,10 @@ def forwarded(search: Search) -> bool:
 
 def _forwarded(case: Case, name: str, operand: str) -> Case | None:
     entry = case.module.entry
-    outputs = list(dict.fromkeys(operand if each == name else each for each in outputs_of(case.module)))
-    if all(role_of(entry.by_name[each]) in (Role.PARAMETER, Role.CONSTANT) for each in outputs):
+    outputs = list(dict.fromkeys(operand if member == name else member for member in outputs_of(case.module)))
+    if all(role_of(entry.by_name[member]) in (Role.PARAMETER, Role.CONSTANT) for member in outputs):
         return None
-    instructions = [renamed(each, name, operand) for each in entry if each.name != name]
+    instructions = [renamed(member, name, operand) for member in entry if member.name != name]
     return assembled(case, instructions, outputs, None, shapes_of(case))
 
 
@@ -216,7 +218,7 @@ def fewer_in_bodies(search: Search) -> None:
             continue
         case = search.best
         computation = case.module.by_name[name]
-        units = [each.name for each in computation if not is_glue(each)]
+        units = [instruction.name for instruction in computation if not is_glue(instruction)]
         # A root that packs values may be replaced, too.
         units += [computation.root_name] if role_of(computation.root) is Role.TUPLE else []
 
@@ -230,13 +232,13 @@ def fewer_in_bodies(search: Search) -> None:
 
 def _called(module: Module) -> list[str]:
     """The computations that something calls once for whole values, callees after callers."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for computation in reversed(callees_first(module, module.entry)):
-        if computation.name != module.entry_name and computation.name not in found:
+        if computation.name != module.entry_name and computation.name not in names:
             continue
-        for each in computation:
-            found |= dict.fromkeys(call.computation for call in calls_of(each))
-    return list(found)
+        for instruction in computation:
+            names |= dict.fromkeys(call.computation for call in calls_of(instruction))
+    return list(names)
 
 
 def _with_some(case: Case, name: str, kept: set[str]) -> Case | None:
@@ -245,25 +247,27 @@ def _with_some(case: Case, name: str, kept: set[str]) -> Case | None:
     taken = set(computation.by_name)
     made: list[Instruction] = []
     values: dict[str, str] = {}
-    for each in computation:
-        is_kept = is_glue(each) and (each.name != computation.root_name or role_of(each) is not Role.TUPLE)
-        if is_kept or each.name in kept:
-            made.append(rename_operands(each, values))
+    for instruction in computation:
+        is_kept = is_glue(instruction) and (
+            instruction.name != computation.root_name or role_of(instruction) is not Role.TUPLE
+        )
+        if is_kept or instruction.name in kept:
+            made.append(rename_operands(instruction, values))
             continue
-        found = _substitute(computation, each)
-        if found is not None:
-            values[each.name] = values.get(found, found)
+        substitute = _substitute(computation, instruction)
+        if substitute is not None:
+            values[instruction.name] = values.get(substitute, substitute)
             continue
-        made += _parameter_or_zeros(computation, each, taken, values)
+        made += _parameter_or_zeros(computation, instruction, taken, values)
     return with_instructions(case, computation, made, values.get(computation.root_name, computation.root_name))
 
 
 def _substitute(computation: Computation, instruction: Instruction) -> str | None:
     """A value of the same shape that is there: an operand, or a parameter."""
     if role_of(instruction) is Role.TUPLE or not instruction.operands:
-        names = [each.name for each in computation.parameters]
+        names = [parameter.name for parameter in computation.parameters]
     else:
-        names = [*instruction.operands, *(each.name for each in computation.parameters)]
+        names = [*instruction.operands, *(parameter.name for parameter in computation.parameters)]
     by_name = computation.by_name
     return next((name for name in names if by_name[name].shape.compatible(instruction.shape)), None)
 
@@ -310,7 +314,7 @@ def with_instructions(
     kept = list(instructions)
     module = attrs.evolve(case.module, computations=(*others, *case.module.computations), source=None)
     if computation.name == module.entry_name:
-        shapes = {each.name: each.shape for each in kept}
+        shapes = {instruction.name: instruction.shape for instruction in kept}
         return assembled(attrs.evolve(case, module=module), kept, outputs_of(case.module), None, shapes)
     changed = rebuilt(computation, computation.parameters, kept, [root])
     return attrs.evolve(case, module=without_uncalled(replace_computation(module, changed)))
@@ -326,14 +330,17 @@ def rebuilt(
 ) -> Computation:
     """The computation with what its results need, which are packed as a tuple of that name."""
     part = part_of(instructions, results, is_paired=True)
-    shapes = {each.name: each.shape for each in (*parameters, *part.live)}
+    shapes = {instruction.name: instruction.shape for instruction in (*parameters, *part.live)}
     live, root = [*parameters, *part.live], part.results[0]
     if packed is not None:
         live.append(make_tuple(packed, TupleShape(tuple(shapes[name] for name in part.results)), part.results))
         root = packed
-    found = attrs.evolve(computation, instructions=tuple(live), root_name=root, span=None)
-    ordered = [*parameters, *(each for each in after_dependencies(found, live) if role_of(each) is not Role.PARAMETER)]
-    return attrs.evolve(found, instructions=tuple(ordered))
+    draft = attrs.evolve(computation, instructions=tuple(live), root_name=root, span=None)
+    ordered = [
+        *parameters,
+        *(instruction for instruction in after_dependencies(draft, live) if role_of(instruction) is not Role.PARAMETER),
+    ]
+    return attrs.evolve(draft, instructions=tuple(ordered))
 
 
 def open_in_bodies(search: Search) -> None:
@@ -348,12 +355,12 @@ def _openings(case: Case) -> Iterator[Callable[[], Case | None]]:
     module = case.module
     for name in _called(module):
         computation = module.by_name[name]
-        for each in computation:
-            if role_of(each) is Role.WHILE:
-                yield partial(_opened, case, computation, each, None, each.operands)
-            for call in calls_of(each):
+        for instruction in computation:
+            if role_of(instruction) is Role.WHILE:
+                yield partial(_opened, case, computation, instruction, None, instruction.operands)
+            for call in calls_of(instruction):
                 if call.kind not in (CallKind.STARTED, CallKind.CONDITION):
-                    yield partial(_opened, case, computation, each, call.computation, call.operands)
+                    yield partial(_opened, case, computation, instruction, call.computation, call.operands)
 
 
 def _opened(
@@ -363,7 +370,7 @@ def _opened(
     root = operands[0]
     if callee is not None:
         root = copied(case.module.by_name[callee], operands, set(computation.by_name), made)
-    kept = [*made, *(renamed(each, instruction.name, root) for each in computation if each.name != instruction.name)]
+    kept = [*made, *(renamed(other, instruction.name, root) for other in computation if other.name != instruction.name)]
     end = root if computation.root_name == instruction.name else computation.root_name
     return with_instructions(case, computation, kept, end)
 
@@ -382,26 +389,26 @@ def simplify_loops(search: Search) -> None:
 
 def _simpler(case: Case) -> Iterator[Callable[[], Case | None]]:
     for computation in reversed(callees_first(case.module, case.module.entry)):
-        for each in computation:
-            if role_of(each) is Role.WHILE:
-                yield from _simpler_loops(case, computation, each)
-            elif role_of(each) is Role.CONDITIONAL and (each.attributes.branch_computations or ())[1:]:
-                for number in reversed(range(len(each.attributes.branch_computations))):
-                    yield partial(_without_branch, case, computation, each, number)
+        for instruction in computation:
+            if role_of(instruction) is Role.WHILE:
+                yield from _simpler_loops(case, computation, instruction)
+            elif role_of(instruction) is Role.CONDITIONAL and (instruction.attributes.branch_computations or ())[1:]:
+                for number in reversed(range(len(instruction.attributes.branch_computations))):
+                    yield partial(_without_branch, case, computation, instruction, number)
 
 
 def _simpler_loops(case: Case, computation: Computation, loop: Instruction) -> Iterator[Callable[[], Case | None]]:
     if not isinstance(loop.shape, TupleShape):
         return
     elements = loop.shape.elements
-    arrays = [index for index, each in enumerate(elements) if isinstance(each, ArrayShape) and each.is_array]
+    arrays = [index for index, element in enumerate(elements) if isinstance(element, ArrayShape) and element.is_array]
     arrays.sort(key=lambda index: (elements[index].array_shape.element_count, index))  # type: ignore[union-attr]
     for index in arrays[:_MOST_STATES]:
         yield partial(_with_state, case, computation, loop, [index], is_alone=True, is_still=True)
     for index in reversed(range(len(elements))):
         if len(elements) > 1:
             yield partial(
-                _with_state, case, computation, loop, [each for each in range(len(elements)) if each != index]
+                _with_state, case, computation, loop, [element for element in range(len(elements)) if element != index]
             )
     if len(elements) == 1:
         yield partial(_with_state, case, computation, loop, [0], is_alone=True)
@@ -424,7 +431,7 @@ def _with_state(
     shape = loop.shape
     assert isinstance(shape, TupleShape)
     state: Shape = shape.elements[kept[0]] if is_alone else TupleShape(tuple(shape.elements[index] for index in kept))
-    taken = {each.name for each in case.module}
+    taken = {entry.name for entry in case.module}
     callees = []
     for role, kind in (("body", CallKind.BODY), ("condition", CallKind.CONDITION)):
         name = call_of(loop, kind)
@@ -457,9 +464,9 @@ def _with_state(
             made += [make_element(after[index], state, name, place) for place, index in enumerate(kept)]
         operands = [after.get(index, before[index].name) for index in range(len(before))]
         made.append(make_tuple(loop.name, shape, operands))
-    elif any(loop.name in each.operands for each in computation):
+    elif any(loop.name in entry.operands for entry in computation):
         raise HloError("the whole state is used")
-    instructions = [*before, *made, *(each for each in computation if each.name != loop.name)]
+    instructions = [*before, *made, *(entry for entry in computation if entry.name != loop.name)]
     return with_instructions(case, computation, instructions, computation.root_name, callees)
 
 
@@ -490,17 +497,19 @@ def _on_state(
         made.append(make_element(name, state, parameter.name, kept.index(index)) if is_kept else zeros(name, shape))
         elements.append(name)
     made.append(make_tuple(old.name, whole, elements))
-    rest = [each for each in callee if each.name != old.name]
+    rest = [instruction for instruction in callee if instruction.name != old.name]
     if role == "condition":
         return rebuilt(callee, [parameter], [*made, *rest], [callee.root_name])
     ends = [make_element(named("end"), whole, callee.root_name, index) for index in kept]
     packed = None if is_alone else named("results")
-    return rebuilt(callee, [parameter], [*made, *rest, *ends], [each.name for each in ends], packed=packed)
+    return rebuilt(
+        callee, [parameter], [*made, *rest, *ends], [instruction.name for instruction in ends], packed=packed
+    )
 
 
 def _without_branch(case: Case, computation: Computation, conditional: Instruction, number: int) -> Case:
     names = conditional.attributes.branch_computations
     attributes = attrs.evolve(conditional.attributes, branch_computations=names[:number] + names[number + 1 :])
-    operands = tuple(each for place, each in enumerate(conditional.operands) if place != 1 + number)
+    operands = tuple(operand for place, operand in enumerate(conditional.operands) if place != 1 + number)
     changed = attrs.evolve(conditional, attributes=attributes, operands=operands)
     return with_instructions(case, computation, replace_instruction(computation, changed), computation.root_name)

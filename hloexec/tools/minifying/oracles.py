@@ -86,16 +86,16 @@ def found_by_diff(case: Case, options: Options) -> Diff | None:
         return None
 
 
-def blame_of(found: Diff | None) -> tuple[Blame | None, bool]:
+def blame_of(result: Diff | None) -> tuple[Blame | None, bool]:
     """The fault that is named first, and whether it is certain."""
-    if found is None or not found.findings:
+    if result is None or not result.findings:
         return None, False
-    first: Finding = found.findings[0]
-    after = first.after.of(found.after)
-    before = None if first.before is None else first.before.of(found.before)
+    first: Finding = result.findings[0]
+    after = first.after.of(result.after)
+    before = None if first.before is None else first.before.of(result.before)
     if before is None:
         return Blame(after.opcode, None, is_written_alike=False), first.is_certain
-    is_added = role_of(before) is Role.PARAMETER and _takes(found.after.entry, after, before.attributes.number)
+    is_added = role_of(before) is Role.PARAMETER and _takes(result.after.entry, after, before.attributes.number)
     return Blame(after.opcode, before.opcode, _are_written_alike(after, before), is_added), first.is_certain
 
 
@@ -103,12 +103,12 @@ def _takes(entry: Computation, instruction: Instruction, number: int) -> bool:
     """Whether an instruction of an entry computation is computed from a parameter."""
     if entry.by_name.get(instruction.name) is not instruction:
         return False
-    computed = [each for each in entry if role_of(each) is not Role.PARAMETER]
+    computed = [other for other in entry if role_of(other) is not Role.PARAMETER]
     return entry.parameters[number].name in part_of(computed, [instruction.name], is_paired=True).needed
 
 
 def _has(module: Module, opcode: str) -> bool:
-    return any(each.opcode == opcode for computation in module for each in computation)
+    return any(instruction.opcode == opcode for computation in module for instruction in computation)
 
 
 def _are_written_alike(ours: Instruction, theirs: Instruction) -> bool:
@@ -196,10 +196,10 @@ class Nan:
         # What takes NaN of a constant is not the failure, but why: a choice must not become an input.
         if self._kind[1] == "literal" and _integers(case) > self._choices:
             return False
-        found = self._search(case) if _are_finite(case) else None
-        if found is None or found.finding is None or (found.finding.opcode, found.finding.kind) != self._kind:
+        search = self._search(case) if _are_finite(case) else None
+        if search is None or search.finding is None or (search.finding.opcode, search.finding.kind) != self._kind:
             return False
-        self.search = found
+        self.search = search
         return True
 
     def expected(self, case: Case) -> Value | None:
@@ -257,8 +257,8 @@ class Difference:
         self.comparison = found
         return True
 
-    def _is_shown_by(self, found: Comparison | None) -> bool:
-        return found is not None and not found.agrees and (has_numbers(found) or not self._is_of_numbers)
+    def _is_shown_by(self, comparison: Comparison | None) -> bool:
+        return comparison is not None and not comparison.agrees and (has_numbers(comparison) or not self._is_of_numbers)
 
     def expected(self, case: Case) -> Value | None:
         return self._reference(case)
@@ -346,15 +346,15 @@ class DiffersFrom(Difference):
         """
         if self._kept is not None and self._kept[0] is case:
             return True
-        found = found_by_diff(case, self.options)
-        blame, is_certain = blame_of(found)
+        diff_result = found_by_diff(case, self.options)
+        blame, is_certain = blame_of(diff_result)
         is_same = self.blame is None or self.blame.is_kept_by(blame)
         if not is_same and (is_certain or not computes_the_same):
             return False
         if self.blame is not None and is_certain:
             # It may have a counterpart by now.
             self.blame = blame
-        self._kept = case, found
+        self._kept = case, diff_result
         return True
 
     def diff_of_last(self) -> Diff | None:
@@ -368,8 +368,8 @@ class DiffersFrom(Difference):
     def notes(self, case: Case) -> tuple[str, ...]:
         doubt = "this may be another difference"
         if self.blame is None:
-            what = "" if self._named is None else f"; diff names {self._named}, and is not certain of it"
-            return (f"what is to blame in the given module is not established{what}: {doubt}",)
+            hint = "" if self._named is None else f"; diff names {self._named}, and is not certain of it"
+            return (f"what is to blame in the given module is not established{hint}: {doubt}",)
         if self._kept is None or self._kept[0] is not case:
             return (f"diff blames {self.blame} in the given module, and was not asked here: {doubt}",)
         if self._first is not None and not self._first.is_kept_by(self.blame):
@@ -401,9 +401,9 @@ class Against(Difference):
 
     def begin(self, case: Case) -> None:
         super().begin(case)
-        found = self._compared_flushed(case)
-        if found is not None and not found.agrees:
-            self._is_beyond_flushing, self._is_of_numbers = True, has_numbers(found)
+        comparison = self._compared_flushed(case)
+        if comparison is not None and not comparison.agrees:
+            self._is_beyond_flushing, self._is_of_numbers = True, has_numbers(comparison)
 
     def holds(self, case: Case) -> bool:
         is_shown = not self._is_beyond_flushing or self._is_shown_by(self._compared_flushed(case))
@@ -420,10 +420,10 @@ class Against(Difference):
     def _reference(self, case: Case) -> Value:
         if self._last is None or self._last[0] is not case:
             is_xla = self.policy is None
-            found = (
+            reference = (
                 on_xla_cpu(case.module, case.row(0)) if is_xla else join_values(_run(case, self.options, self.policy))
             )
-            self._last = case, found
+            self._last = case, reference
         return self._last[1]
 
 

@@ -51,20 +51,20 @@ def first_finding(search: Search, options: Options, *, may_be_entangled: bool = 
     A pair that is entangled must be one that `diff` is certain of: else the fault may be in front of what is kept.
     """
     search.begin("what diff blames")
-    found = _oracle(search).diff_of_last()
-    if found is None:
+    diff = _oracle(search).diff_of_last()
+    if diff is None:
         return False
     try:
-        pair = found.extract()
+        pair = diff.extract()
     except HloError:
         return False
     if pair.before is None or not pair.is_comparable:
         return False
     whole = Case(pair.after, pair.inputs, pair.before)
     cases = []
-    for each in dict.fromkeys((_without_given_constants(whole), whole)):
-        cases += [made for made in (_on_given_values(each, options), each) if made is not None]
-    may_be_entangled = may_be_entangled and found.findings[0].is_certain
+    for candidate in dict.fromkeys((_without_given_constants(whole), whole)):
+        cases += [made for made in (_on_given_values(candidate, options), candidate) if made is not None]
+    may_be_entangled = may_be_entangled and diff.findings[0].is_certain
     if not search.any([case for case in cases if may_be_entangled or not is_entangled(case)]):
         return False
     blame = _oracle(search).blame
@@ -84,7 +84,7 @@ def is_entangled(case: Case) -> bool:
         {
             module.entry.by_name[name].attributes.number
             for name in [
-                *(each for instruction in module.entry for each in instruction.operands),
+                *(operand for instruction in module.entry for operand in instruction.operands),
                 module.entry.root_name,
             ]
             if role_of(module.entry.by_name[name]) is Role.PARAMETER
@@ -100,40 +100,45 @@ def _on_given_values(case: Case, options: Options) -> Case | None:
         values = recorded(attrs.evolve(case, module=_other(case)), options)
     except HloError:
         return None
-    given = _parameters_by_value(case)
+    parameter_names = _parameters_by_value(case)
     cuts = [
-        (given[key], each.name)
-        for each in _other(case).entry
-        if role_of(each) is not Role.PARAMETER and each.name in values
-        if (key := _identity(values[each.name])) in given and key is not None
+        (parameter_names[key], instruction.name)
+        for instruction in _other(case).entry
+        if role_of(instruction) is not Role.PARAMETER and instruction.name in values
+        if (key := _identity(values[instruction.name])) in parameter_names and key is not None
     ]
     return _cut(case, cuts, _paired_outputs(case), values) if cuts else None
 
 
 def _without_given_constants(case: Case) -> Case:
     """The pair whose first module takes parameters in place of constants that have their values."""
-    given, entry = _parameters_by_value(case), case.module.entry
+    parameter_names, entry = _parameters_by_value(case), case.module.entry
     names = {
-        each.name: given[key]
-        for each in entry
-        if role_of(each) is Role.CONSTANT
-        if (key := _identity([each.attributes.literal.value] * case.devices)) in given and key is not None
-        if each.shape.compatible(entry.by_name[given[key]].shape)
+        instruction.name: parameter_names[key]
+        for instruction in entry
+        if role_of(instruction) is Role.CONSTANT
+        if (key := _identity([instruction.attributes.literal.value] * case.devices)) in parameter_names
+        and key is not None
+        if instruction.shape.compatible(entry.by_name[parameter_names[key]].shape)
     }
     if not names or entry.root_name in names:
         return case
-    kept = [rename_operands(each, names, control_predecessors=()) for each in entry if each.name not in names]
+    kept = [
+        rename_operands(instruction, names, control_predecessors=())
+        for instruction in entry
+        if instruction.name not in names
+    ]
     changed = attrs.evolve(entry, instructions=tuple(kept))
     return attrs.evolve(case, module=replace_computation(case.module, changed, source=None))
 
 
 def _parameters_by_value(case: Case) -> dict[tuple[Any, ...], str]:
     """The first parameter that is given each value, by what equal values have in common."""
-    given: dict[tuple[Any, ...], str] = {}
+    parameter_names: dict[tuple[Any, ...], str] = {}
     for number, parameter in enumerate(case.module.entry.parameters):
         if (key := _identity([case.row(device)[number] for device in range(case.devices)])) is not None:
-            given.setdefault(key, parameter.name)
-    return given
+            parameter_names.setdefault(key, parameter.name)
+    return parameter_names
 
 
 def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -148,8 +153,8 @@ def _identity(row: Sequence[Any]) -> tuple[Any, ...] | None:
 def cut_at_common_values(search: Search, options: Options) -> bool:
     """Make parameters of values that both modules compute; results become what is blamed, where that is possible."""
     search.begin("values in common")
-    case, found = search.best, _oracle(search).diff_of_last()
-    if found is None:
+    case, diff = search.best, _oracle(search).diff_of_last()
+    if diff is None:
         return False
     try:
         values = recorded(attrs.evolve(case, module=_other(case)), options)
@@ -158,7 +163,7 @@ def cut_at_common_values(search: Search, options: Options) -> bool:
     ours, theirs = case.module.entry.by_name, _other(case).entry.by_name
     cuts = [
         (pair.after.path, pair.before.path)
-        for pair in found.matches
+        for pair in diff.matches
         if pair.is_in_order
         and _can_be_cut(ours.get(pair.after.path))
         and _is_given(theirs.get(pair.before.path), values)
@@ -166,7 +171,7 @@ def cut_at_common_values(search: Search, options: Options) -> bool:
     ]
     blamed = [
         (finding.after.path, finding.before.path)
-        for finding in found.findings[:_MOST_FINDINGS]
+        for finding in diff.findings[:_MOST_FINDINGS]
         if finding.before is not None and finding.after.path in ours and finding.before.path in theirs
     ]
     # A value of another type than it should be is seen once it is converted.
@@ -179,7 +184,7 @@ def cut_at_common_values(search: Search, options: Options) -> bool:
     ]
     outputs = _paired_outputs(case)
     before = search.accepted
-    for results in [[each] for each in blamed] + ([outputs] if outputs else []):
+    for results in [[blamed_cut] for blamed_cut in blamed] + ([outputs] if outputs else []):
         if search.any([partial(_cut, case, cuts, results, values)]):
             return True
     if outputs and len(cuts) > 1:
@@ -192,7 +197,7 @@ def _most_cuts(search: Search, case: Case, cuts: list[Cut], outputs: list[Cut], 
 
     def make(uncut: Sequence[Cut]) -> Case | None:
         kept = set(uncut)
-        return _cut(case, [each for each in cuts if each not in kept], outputs, values)
+        return _cut(case, [cut for cut in cuts if cut not in kept], outputs, values)
 
     reduced(search, cuts, make)
 
@@ -244,11 +249,13 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
     if not outputs or not take_the_same(case.module, _other(case)):
         return None
     blamed_ours, blamed_theirs = (set(names) for names in zip(*outputs, strict=True))
-    inputs = {each.name for each in case.module.entry.parameters}
-    cuts = [each for each in cuts if each[0] in inputs or (each[0] not in blamed_ours and each[1] not in blamed_theirs)]
+    inputs = {entry.name for entry in case.module.entry.parameters}
+    cuts = [
+        entry for entry in cuts if entry[0] in inputs or (entry[0] not in blamed_ours and entry[1] not in blamed_theirs)
+    ]
     sources = dict(cuts)
     ours = part_of(_uncut(case.module, {name: name for name in sources}), [a for a, _ in outputs], is_paired=True)
-    parameters = [each.name for each in case.module.entry.parameters]
+    parameters = [entry.name for entry in case.module.entry.parameters]
     names: dict[str, str] = {}
     for name, source in cuts:
         names.setdefault(source, name)
@@ -257,9 +264,9 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
     number = {name: position for position, name in enumerate(parameters)}
     needed = sorted({*ours.needed, *theirs.needed}, key=lambda name: (number.get(name, len(number)), name))
     # Layouts may differ, and bitcasts read them.
-    own = {each.name: each.shape for each in case.module.entry}
-    other = {each.name: each.shape for each in _other(case).entry}
-    other_names = {name: each.name for name, each in zip(parameters, _other(case).entry.parameters, strict=True)}
+    own = {entry.name: entry.shape for entry in case.module.entry}
+    other = {entry.name: entry.shape for entry in _other(case).entry}
+    other_names = {name: entry.name for name, entry in zip(parameters, _other(case).entry.parameters, strict=True)}
     rows = [
         [case.row(device)[number[name]] if name in number else values[sources[name]][device] for name in needed]
         for device in range(case.devices)
@@ -273,9 +280,16 @@ def _cut(case: Case, cuts: Sequence[Cut], outputs: Sequence[Cut], values: Mappin
 
 def _uncut(module: Module, names: Mapping[str, str]) -> list[Instruction]:
     """The instructions that are no cuts; cuts have the names of their parameters, and others of such names new ones."""
-    kept = [each for each in module.entry if each.name not in names and role_of(each) is not Role.PARAMETER]
+    kept = [
+        instruction
+        for instruction in module.entry
+        if instruction.name not in names and role_of(instruction) is not Role.PARAMETER
+    ]
     new, taken = dict(names), {*module.entry.by_name, *names.values()}
-    for each in kept:
-        if each.name in set(names.values()):
-            new[each.name] = take_name(each.name, taken)
-    return [rename_operands(each, new, name=new.get(each.name, each.name), control_predecessors=()) for each in kept]
+    for instruction in kept:
+        if instruction.name in set(names.values()):
+            new[instruction.name] = take_name(instruction.name, taken)
+    return [
+        rename_operands(instruction, new, name=new.get(instruction.name, instruction.name), control_predecessors=())
+        for instruction in kept
+    ]

@@ -143,7 +143,7 @@ def minify(
 
 
 def _require_one(**given: object) -> None:
-    chosen = [name for name, each in given.items() if each is not None]
+    chosen = [name for name, argument_value in given.items() if argument_value is not None]
     if len(chosen) != 1:
         many = f"{' and '.join(chosen)} were given" if chosen else "none was given"
         raise InputError(f"one of {', '.join(given)} must say what the failure is, but {many}")
@@ -154,9 +154,9 @@ def _checked(command: object, outcome: object, says: object, timeout: Any) -> Ch
     require_choice("outcome", outcome, OUTCOMES)
     require_text("says", says)
     require_number("command_timeout", timeout)
-    found = Check(str(command), str(outcome), str(says), float(timeout))
-    found.require_runnable()
-    return found
+    check = Check(str(command), str(outcome), str(says), float(timeout))
+    check.require_runnable()
+    return check
 
 
 def _compared(options: Options, expected: Any, against: Any, differs_from: object) -> Nan | Difference:
@@ -184,8 +184,8 @@ def _first_case(
 ) -> Case:
     """The given module on its inputs, for as many devices as it runs on."""
     if (name := options.computation) is not None:
-        found = named_computation(module, name)
-        module = attrs.evolve(module, entry_name=found.name, entry_computation_layout=None)
+        chosen = named_computation(module, name)
+        module = attrs.evolve(module, entry_name=chosen.name, entry_computation_layout=None)
     with unwarned():
         verify(module)
     topology = topology_of(module, options.replicas, options.partitions)
@@ -216,11 +216,15 @@ def _with_constants(module: Module, elided: Any) -> Module:
     if not isinstance(elided, Mapping):
         return module
 
-    def given(_: Computation, each: Instruction) -> Instruction:
-        if role_of(each) is not Role.CONSTANT or each.name not in elided or not isinstance(each.shape, ArrayShape):
-            return each
-        literal = Literal.from_array(np.asarray(elided[each.name]), each.shape)
-        return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=literal))
+    def given(_: Computation, instruction: Instruction) -> Instruction:
+        if (
+            role_of(instruction) is not Role.CONSTANT
+            or instruction.name not in elided
+            or not isinstance(instruction.shape, ArrayShape)
+        ):
+            return instruction
+        literal = Literal.from_array(np.asarray(elided[instruction.name]), instruction.shape)
+        return attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, literal=literal))
 
     return map_instructions(module, given, source=None)
 

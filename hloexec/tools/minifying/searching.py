@@ -198,7 +198,7 @@ class Search:
 
 
 def _has_loop(case: Case) -> bool:
-    return any(role_of(each) is Role.WHILE for computation in case.module for each in computation)
+    return any(role_of(instruction) is Role.WHILE for computation in case.module for instruction in computation)
 
 
 def _ends(case: Case, options: Options) -> bool:
@@ -251,10 +251,10 @@ def reduced(
         ]
         if least == 0 and parts == len(left) == 1:
             tried = [[]]
-        found = search.first([partial(make, kept) for kept in tried])
-        if found is not None:
-            is_alone = parts > 1 and found < parts
-            left = tried[found]
+        number = search.first([partial(make, kept) for kept in tried])
+        if number is not None:
+            is_alone = parts > 1 and number < parts
+            left = tried[number]
             parts = 2 if is_alone else max(parts - 1, 2)
         elif parts >= len(left):
             break
@@ -313,7 +313,7 @@ def fewer_instructions(search: Search, options: Options) -> None:
 
 def shapes_of(case: Case) -> dict[str, Shape]:
     """The shapes of the entry's instructions."""
-    return {each.name: each.shape for each in case.module.entry}
+    return {instruction.name: instruction.shape for instruction in case.module.entry}
 
 
 def _units(case: Case) -> Iterator[tuple[str, ...]]:
@@ -348,16 +348,18 @@ def subset(case: Case, kept: Collection[str], values: Recorded | None) -> Case |
             continue
         stays[instruction.name] = instruction
         pending += [name for name in instruction.operands if _stays(by_name, name, kept, values)]
-    used = {name for each in stays.values() for name in each.operands if not _is_lost_element(by_name, each, kept)}
+    used = {
+        name for member in stays.values() for name in member.operands if not _is_lost_element(by_name, member, kept)
+    }
     final = set(outputs_of(case.module))
     results = [
-        each.name
-        for each in entry
-        if each.name in kept and (each.name not in used or each.name in final) and _has_arrays(each.shape)
+        member.name
+        for member in entry
+        if member.name in kept and (member.name not in used or member.name in final) and _has_arrays(member.shape)
     ]
     if not results:
         return None
-    ordered = [each for each in entry if each.name in stays]
+    ordered = [member for member in entry if member.name in stays]
     return assembled(case, ordered, results, values, shapes_of(case))
 
 

@@ -108,18 +108,18 @@ def _with_inputs(case: Case, numbers: Sequence[int], how: Callable[[Array], Arra
 
 
 def _mapped(value: Value, how: Callable[[Array], Array]) -> Value:
-    found: Value = mapped(value, lambda leaf: how(leaf) if isinstance(leaf, np.ndarray) else leaf)
-    return found
+    result: Value = mapped(value, lambda leaf: how(leaf) if isinstance(leaf, np.ndarray) else leaf)
+    return result
 
 
 def simple_constants(search: Search) -> None:
     """The same of constants, one after the other."""
     search.begin("constants")
     places = [
-        (computation.name, each.name)
+        (computation.name, instruction.name)
         for computation in search.best.module
-        for each in computation
-        if role_of(each) is Role.CONSTANT
+        for instruction in computation
+        if role_of(instruction) is Role.CONSTANT
     ]
     for place in places:
         case = search.best
@@ -141,9 +141,13 @@ def _simpler_constants(case: Case, place: tuple[str, str]) -> Iterator[Case]:
 
 
 def _with_constant(case: Case, place: tuple[str, str], simpler: Literal) -> Case:
-    def changed(computation: Computation, each: Instruction) -> Instruction:
-        is_it = (computation.name, each.name) == place
-        return attrs.evolve(each, attributes=attrs.evolve(each.attributes, literal=simpler)) if is_it else each
+    def changed(computation: Computation, instruction: Instruction) -> Instruction:
+        is_it = (computation.name, instruction.name) == place
+        return (
+            attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, literal=simpler))
+            if is_it
+            else instruction
+        )
 
     return attrs.evolve(case, module=map_instructions(case.module, changed, source=None))
 
@@ -159,7 +163,7 @@ def common_types(search: Search) -> None:
 
 def _types_of(case: Case) -> Iterator[tuple[str, str]]:
     """The element types in the module, with the usual ones of their kinds where they are others."""
-    found = {
+    types = {
         leaf.array_shape.element_type
         for module in (case.module, case.other)
         if module is not None
@@ -167,7 +171,7 @@ def _types_of(case: Case) -> Iterator[tuple[str, str]]:
         for instruction in computation
         for leaf in flat_shapes(instruction.shape)
     }
-    for entry in sorted(found, key=lambda each: each.name):
+    for entry in sorted(types, key=lambda each: each.name):
         if (usual := _COMMON.get(entry.kind)) is not None and usual != entry.name:
             yield entry.name, usual
 
@@ -188,12 +192,12 @@ def _with_types(case: Case, types: dict[str, str]) -> Case | None:
             return before if before.value is not None else Literal(after, None)
         return Literal.from_array(convert(before.value, after.element_type), after)
 
-    def changed(_: Computation, each: Instruction) -> Instruction:
-        attributes: Any = each.attributes
-        if role_of(each) is Role.CONSTANT:
+    def changed(_: Computation, instruction: Instruction) -> Instruction:
+        attributes: Any = instruction.attributes
+        if role_of(instruction) is Role.CONSTANT:
             attributes = attrs.evolve(attributes, literal=literal(attributes.literal))
-        shape = change_arrays(each.shape, usual_shape)
-        return attrs.evolve(each, shape=shape, attributes=attributes, original_value=None, statistics=None)
+        shape = change_arrays(instruction.shape, usual_shape)
+        return attrs.evolve(instruction, shape=shape, attributes=attributes, original_value=None, statistics=None)
 
     def array(before: Array) -> Array:
         usual = types.get(element_type_of(before.dtype).name)
@@ -223,14 +227,14 @@ _ANNOTATIONS = (
 def _plain(case: Case, names: Sequence[str]) -> Case:
     fields: dict[str, Any] = {name: None for name in names if name != "layout"}
 
-    def changed(_: Computation, each: Instruction) -> Instruction:
-        if role_of(each) is Role.CUSTOM_CALL:
+    def changed(_: Computation, instruction: Instruction) -> Instruction:
+        if role_of(instruction) is Role.CUSTOM_CALL:
             kept = {name: value for name, value in fields.items() if name != "backend_config"}
-            return attrs.evolve(each, **kept)
-        found = attrs.evolve(each, **fields)
+            return attrs.evolve(instruction, **kept)
+        found = attrs.evolve(instruction, **fields)
         if "layout" not in names:
             return found
-        return attrs.evolve(found, shape=change_arrays(each.shape, lambda leaf: attrs.evolve(leaf, layout=None)))
+        return attrs.evolve(found, shape=change_arrays(instruction.shape, lambda leaf: attrs.evolve(leaf, layout=None)))
 
     def plain(module: Module) -> Module:
         header: dict[str, Any] = {}
@@ -264,25 +268,25 @@ def smaller_dimensions(search: Search) -> bool:
     for size in sorted(_sizes(search.best), reverse=True):
         case = search.best
         if size > 1 and size in _sizes(case):
-            targets = [each for each in _SIZES if each < size] + _halves(size)
+            targets = [candidate for candidate in _SIZES if candidate < size] + _halves(size)
             is_changed |= search.any(_resized_cases(case, size, targets))
     return is_changed
 
 
 def _halves(size: int) -> list[int]:
-    found = []
+    halves = []
     while (size := size // 2) > _SIZES[-1]:
-        found.append(size)
-    return found[::-1]
+        halves.append(size)
+    return halves[::-1]
 
 
 def _sizes(case: Case) -> set[int]:
-    found: set[int] = set()
+    sizes: set[int] = set()
     for module in (case.module, case.other):
         for instruction in () if module is None else module.entry:
             for leaf in flat_shapes(instruction.shape):
-                found.update(leaf.array_shape.dimensions)
-    return found
+                sizes.update(leaf.array_shape.dimensions)
+    return sizes
 
 
 def _resized_cases(case: Case, size: int, targets: Sequence[int]) -> Iterator[Candidate]:
@@ -302,8 +306,8 @@ def _resized(case: Case, size: int, target: int) -> Case | None:
         module = _shrunken(case.module, {size: target})
         other = None
         if case.other is not None:
-            known = {each for each in _sizes(Case(case.other, None)) if each == size}
-            other = with_parameters_of(_shrunken(case.other, {size: target}) if known else case.other, module)
+            shared_sizes = {other_size for other_size in _sizes(Case(case.other, None)) if other_size == size}
+            other = with_parameters_of(_shrunken(case.other, {size: target}) if shared_sizes else case.other, module)
     except HloError:
         return None
     return Case(module, None, other)
@@ -341,8 +345,8 @@ def _cut(value: Value, leaves: Sequence[ArrayShape | BufferShape], part: str) ->
             return leaf
         return _part_of(leaf, shape.array_shape.dimensions, part)
 
-    found: Value = mapped(value, cut)
-    return found
+    cut_value: Value = mapped(value, cut)
+    return cut_value
 
 
 def _part_of(array: Array, sizes: Sequence[int], part: str) -> Array:
@@ -379,10 +383,10 @@ def fewer_devices(search: Search) -> bool:
 
 def _alone(case: Case, device: int) -> Case:
     def alone(module: Module) -> Module:
-        found = attrs.evolve(module, replica_count=1, num_partitions=1, source=None)
-        if topology_of(found, None, None).count > 1:
+        lone_module = attrs.evolve(module, replica_count=1, num_partitions=1, source=None)
+        if topology_of(lone_module, None, None).count > 1:
             raise HloError("a collective names several devices")
-        return found
+        return lone_module
 
     rows = None if case.inputs is None else [case.row(device)]
     return Case(alone(case.module), rows, None if case.other is None else alone(case.other))

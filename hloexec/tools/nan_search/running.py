@@ -109,13 +109,13 @@ class Sources:
     def _roots(self, place: RunPlace, index: Index) -> list[RunPlace]:
         """The roots of the computations that an instruction calls, as far as they have run."""
         instruction = self.instruction(place)
-        found = []
+        roots = []
         for call in calls_of(instruction):
             path = place.path.to(path_entry(instruction, call.computation))
             root = RunPlace(path, self.module.by_name[call.computation].root_name, index=index)
             if self.history.has_run(root):
-                found.append(root)
-        return found
+                roots.append(root)
+        return roots
 
     def _of_parameter(self, place: RunPlace, instruction: Instruction) -> list[RunPlace]:
         if not place.path.calls:
@@ -152,10 +152,10 @@ def chain_to(place: RunPlace, symptom: Symptom, device: int, sources: Sources) -
                 candidates.append((extremity, -number, source, leaf.range))
         if not candidates:
             break
-        _, _, current, found = max(candidates, key=lambda entry: entry[:2])
+        _, _, current, leaf_range = max(candidates, key=lambda entry: entry[:2])
         seen.add(current)
-        walked.append((current, found))
-    return tuple(_link(entry, found, sources) for entry, found in reversed(_worth_showing(walked, sources)))
+        walked.append((current, leaf_range))
+    return tuple(_link(entry, leaf_range, sources) for entry, leaf_range in reversed(_worth_showing(walked, sources)))
 
 
 def _worth_showing(walked: list[tuple[RunPlace, Range]], sources: Sources) -> list[tuple[RunPlace, Range]]:
@@ -175,11 +175,11 @@ def _worth_showing(walked: list[tuple[RunPlace, Range]], sources: Sources) -> li
     return [entry for number, entry in enumerate(own) if number in kept]
 
 
-def _link(place: RunPlace, found: Range, sources: Sources) -> Link:
+def _link(place: RunPlace, bounds: Range, sources: Sources) -> Link:
     instruction = sources.instruction(place)
     source = source_text(sources.module, instruction)
     name = "/".join([*(call.caller for call in place.path.calls), place.instruction])
-    return Link(name, hlo_line(instruction), source, found.low, found.high)
+    return Link(name, hlo_line(instruction), source, bounds.low, bounds.high)
 
 
 _NO_CAUSES: frozenset[int] = frozenset()
@@ -227,16 +227,16 @@ class NanObserver:
         arrays = {index: leaf for index, leaf in leaves(event.value) if isinstance(leaf, np.ndarray)}
         ranges = {index: self._range(leaf) for index, leaf in arrays.items()}
         place = RunPlace(self._paths.of(event), event.instruction.name)
-        is_bad = any(found is not None and not found.is_finite for found in ranges.values())
+        is_bad = any(leaf_range is not None and not leaf_range.is_finite for leaf_range in ranges.values())
         causes: dict[Index, frozenset[int]] = {}
         constant: set[tuple[int, ...]] = set()
         if is_bad:
             constant = {index for index in ranges if self._is_constant(event, attrs.evolve(place, index=index))}
             number = self._birth(event, place, ranges)
             causes = {
-                index: self._causes(event, place, index, found) | ({number} if number is not None else _NO_CAUSES)
-                for index, found in ranges.items()
-                if found is not None and not found.is_finite
+                index: self._causes(event, place, index, leaf_range) | ({number} if number is not None else _NO_CAUSES)
+                for index, leaf_range in ranges.items()
+                if leaf_range is not None and not leaf_range.is_finite
             }
         lost = self._nan_lost_in(event.instruction)
         if lost is not None and not any(ranges.values()) and self._takes_nan(event):
@@ -245,7 +245,8 @@ class NanObserver:
             self._culprits = (self._new_finding(event, place, symptom),)
             raise Found
         remembered = {
-            index: Leaf(found, causes.get(index, _NO_CAUSES), index in constant) for index, found in ranges.items()
+            index: Leaf(leaf_range, causes.get(index, _NO_CAUSES), index in constant)
+            for index, leaf_range in ranges.items()
         }
         self._history.add(place, event.devices, remembered)
         if is_bad and self._is_kept(event):
@@ -278,7 +279,7 @@ class NanObserver:
             finding=blamed[0] if blamed else None,
             later=tuple(blamed[1:]),
             discarded=tuple(reversed(discarded.values())),
-            nan_inputs=tuple(dict.fromkeys(found.parameter for found in self._nan_inputs)),
+            nan_inputs=tuple(dict.fromkeys(nan_input.parameter for nan_input in self._nan_inputs)),
             nan_input_elements=tuple(self._nan_inputs),
             nan_from_inputs=self._result_has_nan and not blamed,
             made_integers=tuple(self._made_integers.values()),
@@ -327,8 +328,8 @@ class NanObserver:
     def _note_input(self, event: Event, ranges: dict[Index, Range | None]) -> None:
         """Remember where an input has NaN."""
         for leaf, array in leaves(event.value):
-            found = ranges.get(leaf)
-            if found is not None and found.has_nan and isinstance(array, np.ndarray):
+            leaf_range = ranges.get(leaf)
+            if leaf_range is not None and leaf_range.has_nan and isinstance(array, np.ndarray):
                 bad = np.isnan(widen(array))
                 index = tuple(map(int, np.unravel_index(int(bad.argmax()), bad.shape)))
                 count = int(np.count_nonzero(bad))
@@ -357,8 +358,8 @@ class NanObserver:
         role = role_of(event.instruction)
         if role in (Role.CONSTANT, Role.MACHINE):
             return role is Role.CONSTANT
-        known = [self._history.leaf(source, event.devices[0]) for source in self._sources.of(place)]
-        return bool(known) and all(leaf is not None and leaf.is_constant for leaf in known)
+        source_leaves = [self._history.leaf(source, event.devices[0]) for source in self._sources.of(place)]
+        return bool(source_leaves) and all(leaf is not None and leaf.is_constant for leaf in source_leaves)
 
     def _constant_operands(self, event: Event, place: RunPlace) -> list[bool]:
         """Which operands constants alone have made, as far as they have NaN or infinities."""
@@ -374,12 +375,12 @@ class NanObserver:
         The latter happens where a caller's floats are of another width than the computation's.
         """
         for index, leaf in leaves(event.value):
-            found = ranges.get(index)
-            if found is None or found.is_finite or not isinstance(leaf, np.ndarray):
+            leaf_range = ranges.get(index)
+            if leaf_range is None or leaf_range.is_finite or not isinstance(leaf, np.ndarray):
                 continue
             sources = self._sources.of(attrs.evolve(place, index=index))
-            known = [entry for source in sources for entry in self._history.leaves_of_all(source)]
-            ranges_before = [entry.range for entry in known if entry.range is not None]
+            source_leaves = [entry for source in sources for entry in self._history.leaves_of_all(source)]
+            ranges_before = [entry.range for entry in source_leaves if entry.range is not None]
             if not ranges_before or not all(before.is_finite for before in ranges_before):
                 continue
             is_renaming = role_of(event.instruction) in RENAMING
@@ -387,7 +388,7 @@ class NanObserver:
             return Symptom("overflow", reason, index, ~np.isfinite(widen(leaf)))
         return None
 
-    def _causes(self, event: Event, place: RunPlace, index: Index, found: Range | None) -> frozenset[int]:
+    def _causes(self, event: Event, place: RunPlace, index: Index, bounds: Range | None) -> frozenset[int]:
         """The findings that the nonfinite elements of an array come from."""
         instruction = event.instruction
         is_exchanged = exchanges(instruction)
@@ -397,15 +398,15 @@ class NanObserver:
         causes: set[int] = set()
         for number, source in enumerate(self._sources.of(attrs.evolve(place, index=index))):
             own = self._history.leaf(source, event.devices[0])
-            for known in self._history.leaves_of_all(source) if is_exchanged else [own]:
-                if known is None or not known.causes or known.range is None:
+            for source_leaf in self._history.leaves_of_all(source) if is_exchanged else [own]:
+                if source_leaf is None or not source_leaf.causes or source_leaf.range is None:
                     continue
                 # NaN spread as NaN; an infinity comes from an infinity.
-                if found is not None and not found.has_nan and not known.range.has_infinity:
+                if bounds is not None and not bounds.has_nan and not source_leaf.range.has_infinity:
                     continue
                 if instruction.opcode == "select" and not _is_chosen(event, number):
                     continue
-                causes |= known.causes
+                causes |= source_leaf.causes
         return frozenset(causes)
 
     def _new_finding(self, event: Event, place: RunPlace, symptom: Symptom) -> int:
@@ -444,14 +445,14 @@ class NanObserver:
     def _source(self, event: Event) -> tuple[SourceLine, ...]:
         """Its source lines, or those of the innermost call around it that has some."""
         callers = (entry.instruction for entry in reversed(event.path))
-        found = (source_lines(self._module, instruction) for instruction in (event.instruction, *callers))
-        return next(filter(None, found), ())
+        candidates = (source_lines(self._module, instruction) for instruction in (event.instruction, *callers))
+        return next(filter(None, candidates), ())
 
 
 def _ordered(causes: dict[Index, frozenset[int]], ranges: dict[Index, Range | None]) -> tuple[int, ...]:
     """The findings that leaves come from: one of the leaf with NaN that has the fewest comes first, as a loss knows of
     nothing that its gradients alone come from."""
-    nan = {index for index, found in ranges.items() if found is not None and found.has_nan}
+    nan = {index for index, leaf_range in ranges.items() if leaf_range is not None and leaf_range.has_nan}
     sources = ((index not in nan, len(own), min(own)) for index, own in causes.items() if own)
     *_, first = min(sources, default=(0,))
     return tuple(sorted(set().union(*causes.values()), key=lambda number: (number != first, number)))
@@ -477,11 +478,11 @@ def _elements(event: Event, value: Array, symptom: Symptom, most: int) -> tuple[
         and 0 < len(arrays) == len(event.operands)
         and all(array.shape in ((), value.shape) for array in arrays)
     )
-    found = []
+    elements = []
     for index in map(tuple, np.argwhere(symptom.bad)[:most].tolist()):
         operands = (_number(array[index] if array.ndim else array[()]) for array in arrays)
-        found.append(Element(index, _number(value[index]), tuple(operands) if is_elementwise else None))
-    return tuple(found)
+        elements.append(Element(index, _number(value[index]), tuple(operands) if is_elementwise else None))
+    return tuple(elements)
 
 
 def _number(element: object) -> float | int | complex | bool:

@@ -194,7 +194,7 @@ def bad_numbers(event: Event, ranges: Callable[[Array], Range | None]) -> Sympto
     """Where an instruction made NaN or infinities; `ranges` has the range of an array, None for integers."""
 
     def known_finite(array: Array) -> bool:
-        return (found := ranges(array)) is None or found.is_finite
+        return (array_range := ranges(array)) is None or array_range.is_finite
 
     instruction = event.instruction
     entry = find_opcode(instruction.opcode)
@@ -289,18 +289,18 @@ def losses(event: Event, checks: Sequence[str], share: float) -> Symptom | None:
     ]
     if len(arrays) < len(event.operands):
         return None
-    found: list[tuple[str, str, Array]] = []
+    candidates: list[tuple[str, str, Array]] = []
     traits = traits_of(instruction)
     with np.errstate(all="ignore"):
         if "overflow" in checks and traits.converts:
             its_type = element_type_of(value.dtype)
-            found.append(("saturation", f"beyond the range of {its_type}", _saturated(arrays[0], its_type)))
+            candidates.append(("saturation", f"beyond the range of {its_type}", _saturated(arrays[0], its_type)))
         if "underflow" in checks and traits.nonzero is not None and is_inexact(value):
-            found.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (widen(value) == 0)))
+            candidates.append(("underflow", "underflow to zero", traits.nonzero(*arrays) & (widen(value) == 0)))
         if "cancellation" in checks and traits.cancels and is_inexact(value):
             bad = _cancelled(event.computation, instruction, arrays, widen(value))
-            found.append(("cancellation", "all significant digits cancel", bad))
-    for kind, reason, bad in found:
+            candidates.append(("cancellation", "all significant digits cancel", bad))
+    for kind, reason, bad in candidates:
         count = np.count_nonzero(bad)
         if count and count >= share * bad.size:
             return Symptom(kind, reason, (), np.asarray(bad))
@@ -340,10 +340,10 @@ def _cancelled(computation: Computation, instruction: Instruction, operands: Seq
 
 def _roundoff(computation: Computation, instruction: Instruction) -> float:
     """Unit roundoff of a value: its type's, or that of a narrower one that it was converted from."""
-    found = 0.0
+    roundoff = 0.0
     while isinstance(instruction.shape, ArrayShape) and instruction.shape.element_type.is_floating:
-        found = max(found, 2.0 ** -(instruction.shape.element_type.mantissa_bits + 1))
+        roundoff = max(roundoff, 2.0 ** -(instruction.shape.element_type.mantissa_bits + 1))
         if not traits_of(instruction).converts:
             break
         instruction = computation.by_name[instruction.operands[0]]
-    return found
+    return roundoff

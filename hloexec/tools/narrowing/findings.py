@@ -77,8 +77,8 @@ def with_leaves(values: Sequence[Value], changes: Mapping[str, Value]) -> list[V
 
 def _with_leaves(value: Value, number: int, changes: Mapping[str, Value]) -> Value:
     labels = iter([label_of((number, *index)) for index, _ in leaves(value)])
-    found: Value = mapped(value, lambda leaf: changes.get(next(labels), leaf))
-    return found
+    result: Value = mapped(value, lambda leaf: changes.get(next(labels), leaf))
+    return result
 
 
 def _parameter_leaves(computation: Computation) -> Leaves:
@@ -105,9 +105,9 @@ def _as_given(
     pairs = []
     for output, parameter in given.items():
         ends = str(output), numbers.get(str(parameter).removeprefix("%"), str(parameter))
-        for end, known, what in zip(ends, (outputs, parameters), ("output", "parameter"), strict=True):
-            if end not in known:
-                raise InputError(f"{argument('carry')} names {what} {end!r}, but there are {listing(known, 20)}")
+        for end, choices, kind in zip(ends, (outputs, parameters), ("output", "parameter"), strict=True):
+            if end not in choices:
+                raise InputError(f"{argument('carry')} names {kind} {end!r}, but there are {listing(choices, 20)}")
         if not outputs[ends[0]].compatible(parameters[ends[1]]):
             raise InputError(
                 f"{argument('carry')} hands output {ends[0]} on as parameter {ends[1]}, but the one is "
@@ -275,7 +275,7 @@ class Narrowing(Described):
         return sum(self.bytes_by_type.values()) / self.byte_count if self.byte_count else 0.0
 
     def __str__(self) -> str:
-        count = sum(each.narrow_type is not None for each in self.instructions)
+        count = sum(instruction.narrow_type is not None for instruction in self.instructions)
         return (
             f"{self.module.name}: {count} of {len(self.instructions)} instructions narrowed, "
             f"{100 * self.narrowed_share:.0f} % of the FLOPs"

@@ -80,13 +80,13 @@ class Candidate:
 
 def candidates_of(module: Module, kinds: Collection[str] = KINDS) -> list[Candidate]:
     """The instructions of these kinds that can be narrowed, in the order of the text."""
-    found = []
+    candidates = []
     for computation in _program(module):
         for instruction in computation:
             candidate = _candidate(computation, instruction)
             if candidate is not None and candidate.kind in kinds:
-                found.append(candidate)
-    return found
+                candidates.append(candidate)
+    return candidates
 
 
 def static_array(instruction: Instruction) -> ArrayShape | None:
@@ -98,7 +98,9 @@ def static_array(instruction: Instruction) -> ArrayShape | None:
 def _program(module: Module) -> list[Computation]:
     """The computations that are the program, and no part of an instruction such as a reduction as well."""
     entered = entered_computations(module)
-    inner = {name for computation in entered for each in computation for name in applied_computations(each)}
+    inner = {
+        name for computation in entered for instruction in computation for name in applied_computations(instruction)
+    }
     names = {computation.name for computation in entered} - inner
     return [computation for computation in module if computation.name in names]
 
@@ -109,23 +111,23 @@ def _candidate(computation: Computation, instruction: Instruction) -> Candidate 
     if entry is None or shape is None or not shape.element_type.is_floating or not _is_plain(entry, instruction):
         return None
     operands = [static_array(operand) for operand in computation.operands_of(instruction)]
-    given = [operand for operand in operands if operand is not None]
-    if len(given) < len(operands) or not given:
+    arrays = [operand for operand in operands if operand is not None]
+    if len(arrays) < len(operands) or not arrays:
         return None
     traits = entry.traits
-    cost = contraction_of(instruction, given) if traits.contraction is not None else None
+    cost = contraction_of(instruction, arrays) if traits.contraction is not None else None
     if cost is not None:
-        types = {operand.element_type for operand in given if not _is_exact_kind(operand)}
+        types = {operand.element_type for operand in arrays if not _is_exact_kind(operand)}
         kind, flops, result_bytes = CONTRACTION, cost.flops, 0
     elif entry.is_elementwise and entry.rounding in _ROUNDS_PLAINLY and not traits.converts:
-        types = {operand.element_type for operand in given if not _is_exact_kind(operand)} | {shape.element_type}
+        types = {operand.element_type for operand in arrays if not _is_exact_kind(operand)} | {shape.element_type}
         kind, flops, result_bytes = ELEMENTWISE, shape.element_count, shape.byte_size
     else:
         return None
     if len(types) > 1 or not all(element_type.is_floating for element_type in types):
         return None
-    narrowed = result_bytes + sum(operand.byte_size for operand in _narrowed(kind, given))
-    total = shape.byte_size + sum(operand.byte_size for operand in given)
+    narrowed = result_bytes + sum(operand.byte_size for operand in _narrowed(kind, arrays))
+    total = shape.byte_size + sum(operand.byte_size for operand in arrays)
     return Candidate(computation, instruction, kind, types.pop(), flops, narrowed, total - narrowed)
 
 

@@ -113,20 +113,21 @@ def _require_tolerance(name: str, value: object) -> None:
 def _narrow_types(names: Sequence[str]) -> list[ElementType]:
     """The types to try, the widest first."""
     floats = [each for each in ELEMENT_TYPES.values() if each.is_floating and each.has_nan and each.has_negative_zero]
-    known = {each.name: each for each in floats if each.bits < 64 and each.mantissa_bits}
+    types = {each.name: each for each in floats if each.bits < 64 and each.mantissa_bits}
     for name in names:
-        require_choice(f"each of {argument('types')}", name, known)
+        require_choice(f"each of {argument('types')}", name, types)
     if not names:
-        raise InputError(f"types must name at least one of {', '.join(known)}")
-    return sorted((known[name] for name in dict.fromkeys(names)), key=lambda each: -each.bits)
+        raise InputError(f"types must name at least one of {', '.join(types)}")
+    return sorted((types[name] for name in dict.fromkeys(names)), key=lambda each: -each.bits)
 
 
 def require_candidates(module: Module, candidates: Sequence[Candidate], types: Sequence[ElementType]) -> None:
-    if any(candidate.can_be(each) for candidate in candidates for each in types):
+    if any(candidate.can_be(element_type) for candidate in candidates for element_type in types):
         return
-    wide = " or ".join(sorted({each.element_type.name for each in candidates})) or "floats"
+    wide = " or ".join(sorted({element_type.element_type.name for element_type in candidates})) or "floats"
     raise InputError(
-        f"module {module.name} has no instruction that could be narrowed to {', '.join(each.name for each in types)}: "
+        f"module {module.name} has no instruction that could be narrowed to "
+        f"{', '.join(element_type.name for element_type in types)}: "
         f"it computes in {wide}"
         if candidates
         else f"module {module.name} has no contraction or elementwise instruction on floats that could be narrowed"
@@ -217,9 +218,11 @@ class Supply:
             if not self._given:
                 raise InputError("inputs must have at least one list of values, or be None for random ones")
         self.is_endless = self._make is not None
-        given = len(self._given)
-        self.held_back_count = settings.held_back if self.is_endless else min(settings.held_back, (given + 1) // 3)
-        self.count = settings.seeds if self.is_endless else given - self.held_back_count
+        given_count = len(self._given)
+        self.held_back_count = (
+            settings.held_back if self.is_endless else min(settings.held_back, (given_count + 1) // 3)
+        )
+        self.count = settings.seeds if self.is_endless else given_count - self.held_back_count
         """How many the search runs on."""
 
     def first(self) -> Iterator[Inputs]:
@@ -260,14 +263,16 @@ class Verification:
             self.found = rewritten(self.measurer.module, self.search.accepted)
             self.worst, self.held_back = {}, {}
             count = len(self.search.accepted)
-            if not all(self._holds(each, self.worst, 1.0) for each in (*self.search.references, *self.search.joined)):
+            if not all(
+                self._holds(reference, self.worst, 1.0) for reference in (*self.search.references, *self.search.joined)
+            ):
                 self._go_back(count)
                 continue
-            while len(fresh) < self.supply.held_back_count and (given := next(others, None)) is not None:
+            while len(fresh) < self.supply.held_back_count and (inputs := next(others, None)) is not None:
                 number = len(self.ranges)
                 self.ranges.append(Ranges())
                 watchers = [self.ranges[number]] if self._may_overflow else []
-                fresh.append(self.measurer.reference(number, given, watchers))
+                fresh.append(self.measurer.reference(number, inputs, watchers))
             failed = self._failed(fresh)
             if failed is None:
                 self.held_back_count = len(fresh)
@@ -282,12 +287,12 @@ class Verification:
         """Inputs on which the module is not good enough; or the worst ones, where what it does on all of them says that
         it is too bad on one of a thousand others."""
         severities: list[float] = []
-        for each in fresh:
+        for reference in fresh:
             own: dict[str, Deviation] = {}
-            holds = self._holds(each, own, self.search.check_share)
+            holds = self._holds(reference, own, self.search.check_share)
             _join(self.held_back, own)
             if not holds:
-                return each
+                return reference
             severities.append(worst_of(own).severity)
         if len(fresh) < LEAST_SAMPLE or upper_limit(severities) <= 1:
             return None
@@ -306,14 +311,14 @@ class Verification:
         watcher = Ranges()
         watchers = [watcher] if self.ranges[reference.number].found else []
         try:
-            found = self.measurer.deviations(self.found.module, reference, observers=watchers, **self.limits)
+            deviations = self.measurer.deviations(self.found.module, reference, observers=watchers, **self.limits)
         except FAILURES:
             return False
-        _join(worst, found)
+        _join(worst, deviations)
         lost = self._out_of_range(watcher, self.ranges[reference.number])
         if lost:
             self.search.refuse(lost, Standing.RANGE, "goes beyond the type's range once others are narrowed")
-        return not lost and all(deviation.severity <= share for deviation in found.values())
+        return not lost and all(deviation.severity <= share for deviation in deviations.values())
 
     @property
     def _may_overflow(self) -> bool:
@@ -327,7 +332,7 @@ class Verification:
             origin = self.found.origins.get(place)
             before = None if origin is None else original.found.get(origin)
             if origin is not None and before is not None and seen.not_finite > before.not_finite:
-                users = [each for each in self.search.accepted if self._uses(each, origin)]
+                users = [candidate for candidate in self.search.accepted if self._uses(candidate, origin)]
                 return users or list(self.search.accepted)
         return []
 
@@ -337,9 +342,9 @@ class Verification:
         return origin[0] == place[0] and (origin[1] == place[1] or origin[1] in computation.by_name[place[1]].operands)
 
 
-def _join(worst: dict[str, Deviation], found: Mapping[str, Deviation]) -> None:
+def _join(worst: dict[str, Deviation], deviations: Mapping[str, Deviation]) -> None:
     """Take over what is worse."""
-    for label, deviation in found.items():
+    for label, deviation in deviations.items():
         if label not in worst or deviation.severity > worst[label].severity:
             worst[label] = deviation
 
@@ -349,7 +354,7 @@ def verdicts(
 ) -> Iterator[InstructionVerdict]:
     """What was found out about each instruction that could be narrowed to one of the types."""
     for candidate in candidates:
-        possible = [each for each in types if candidate.can_be(each)]
+        possible = [element_type for element_type in types if candidate.can_be(element_type)]
         if not possible:
             continue
         instruction = candidate.instruction
@@ -410,7 +415,7 @@ def _change(alone: Deviation) -> str:
 def work_by_type(module: Module, candidates: Sequence[Candidate], search: Search, ranges: Ranges) -> dict[str, Any]:
     """The FLOPs and bytes of one run, and of these what is narrowed: fields of `Narrowing`."""
     flops, contraction_flops, moved = Counter[str](), Counter[str](), Counter[str]()
-    known = {candidate.place for candidate in candidates}
+    places = {candidate.place for candidate in candidates}
     for candidate in candidates:
         runs = _runs(candidate.place, ranges)
         narrow = search.accepted.get(candidate.place)
@@ -422,7 +427,7 @@ def work_by_type(module: Module, candidates: Sequence[Candidate], search: Search
     for computation in module:
         for instruction in computation:
             place = (computation.name, instruction.name)
-            if place not in known and place in ranges.found:
+            if place not in places and place in ranges.found:
                 flops[""] += _runs(place, ranges) * flops_of(computation, instruction)
     return {
         "flops": flops.total(),
@@ -440,8 +445,8 @@ def _narrowed(counter: Counter[str]) -> dict[str, int]:
 
 def _runs(place: Place, ranges: Ranges) -> int:
     """How often an instruction ran, on all devices."""
-    found = ranges.found.get(place)
-    return 0 if found is None else round(found.runs)
+    measured = ranges.found.get(place)
+    return 0 if measured is None else round(measured.runs)
 
 
 _MARGIN = 0.25
@@ -548,12 +553,12 @@ def _originals(
     references: list[Reference] = []
     ranges: list[Ranges] = []
     stages.begin("running the original", supply.count)
-    for number, given in enumerate(supply.first()):
+    for number, inputs in enumerate(supply.first()):
         ranges.append(Ranges({candidate.place for candidate in candidates}))
-        references.append(measurer.reference(number, given, [ranges[-1]]))
+        references.append(measurer.reference(number, inputs, [ranges[-1]]))
         stages.tick()
     for label in measurer.tolerances:
-        _warn_of_lost(label, [each[label].array for one in references for row in one.expected for each in row])
+        _warn_of_lost(label, [outputs[label].array for one in references for row in one.expected for outputs in row])
     return references, ranges
 
 
@@ -570,9 +575,9 @@ def _warn_of_lost(label: str, arrays: Sequence[Array]) -> None:
 def _limits(module: Module, ranges: Sequence[Ranges], given: int | None) -> dict[str, int]:
     """A limit of the iterations of loops, where rounding may keep one from ending."""
     conditions = [condition for *_, condition in calls_in(module, CallKind.CONDITION)]
-    if not any(_is_float(each) for condition in conditions for each in condition):
+    if not any(_is_float(entry) for condition in conditions for entry in condition):
         return {}
-    most = _SLACK * max(each.longest_loop for each in ranges)
+    most = _SLACK * max(entry.longest_loop for entry in ranges)
     return {"max_iterations": most if given is None else min(most, given)}
 
 

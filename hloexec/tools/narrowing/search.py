@@ -120,19 +120,19 @@ class Ranges:
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         place = (event.computation.name, event.instruction.name)
-        found = self.found.setdefault(place, _Range())
+        measured = self.found.setdefault(place, _Range())
         count = len(event.devices)
-        found.runs += count
+        measured.runs += count
         self.longest_loop = max(self.longest_loop, (event.iteration or 0) + 1)
         if not isinstance(event.value, np.ndarray) or not _is_float(event.value):
             return
         largest, infinities, nans = _extent(event.value)
-        found.not_finite += count * (infinities + nans)
+        measured.not_finite += count * (infinities + nans)
         if place in self._closely:
             arrays = [operand for operand in event.operands if isinstance(operand, np.ndarray)]
             extents = [_extent(operand) for operand in arrays if _is_float(operand)]
-            found.largest = max(found.largest, largest, *(extent[0] for extent in extents))
-            found.infinities += infinities + sum(extent[1] for extent in extents)
+            measured.largest = max(measured.largest, largest, *(extent[0] for extent in extents))
+            measured.infinities += infinities + sum(extent[1] for extent in extents)
 
 
 @frozen(eq=False)
@@ -161,12 +161,12 @@ class Measurer:
 
     def reference(self, number: int, inputs: Inputs, observers: Sequence[Any] = ()) -> Reference:
         """Run the original."""
-        given = inputs_by_device(self.module.entry, inputs)
+        values = inputs_by_device(self.module.entry, inputs)
         expected = [
             [{label: Expected.of(outputs[label]) for label in self.tolerances} for outputs in devices]
-            for devices in self._outputs(self.module, given, self.options, observers)
+            for devices in self._outputs(self.module, values, self.options, observers)
         ]
-        return Reference(number, given, expected)
+        return Reference(number, values, expected)
 
     def deviations(
         self,
@@ -184,8 +184,8 @@ class Measurer:
             for device, (outputs, wanted) in enumerate(zip(devices, expected, strict=True)):
                 for label, tolerance in self.tolerances.items():
                     error, index = worst_element(wanted[label], outputs[label])
-                    known = worst.get(label)
-                    if known is None or error > known.error:
+                    deviation = worst.get(label)
+                    if deviation is None or error > deviation.error:
                         ends = _element(wanted[label].array, index), _element(outputs[label], index)
                         place = (label, index, reference.number, step, device)
                         worst[label] = Deviation(*place, *ends, error, tolerance)
@@ -197,16 +197,16 @@ class Measurer:
         self, module: Module, inputs: Sequence[Sequence[Value]], options: Options, observers: Sequence[Any]
     ) -> Iterator[list[dict[str, Array]]]:
         """The arrays of the result on each device, by label, step by step."""
-        given = list(inputs)
+        carried = list(inputs)
         for step in range(self.steps):
-            results = run_with(module, given, options, observers)
-            found = list(map(labelled_arrays, results))
-            yield found
+            results = run_with(module, carried, options, observers)
+            outputs_by_device = list(map(labelled_arrays, results))
+            yield outputs_by_device
             if self.carried is not None and step + 1 < self.steps:
-                rows = given if len(given) == len(found) else given * len(found)
-                given = [
+                rows = carried if len(carried) == len(outputs_by_device) else carried * len(outputs_by_device)
+                carried = [
                     with_leaves(row, {parameter: outputs[output] for output, parameter in self.carried.pairs})
-                    for row, outputs in zip(rows, found, strict=True)
+                    for row, outputs in zip(rows, outputs_by_device, strict=True)
                 ]
 
 
@@ -318,13 +318,13 @@ class Search:
         gained = sum(work[place] for place in self.accepted.keys() - base.keys())
         members = [member for group in groups for member in group.members if work[member.place] > gained]
         for candidate in sorted(members, key=lambda each: -work[each.place]):
-            found = self.accepted
+            previous = self.accepted
             self.accepted = dict(base)
             if not self._is_over and self._extends([_Group([candidate], 1.0)], narrow):
                 others = [[each for each in group.members if each is not candidate] for group in groups]
                 self._add_rest([[_Group(each, 1.0) for each in others if each]], narrow)
                 return
-            self.accepted = found
+            self.accepted = previous
 
     @property
     def check_share(self) -> float:
@@ -372,8 +372,8 @@ class Search:
     def _is_usable(self, candidate: Candidate, narrow: ElementType) -> bool:
         """Whether an instruction is wide enough, ran, and had only numbers that the type has."""
         current = self.accepted.get(candidate.place, candidate.element_type)
-        found = [ranges.found.get(candidate.place) for ranges in self._ranges]
-        seen = [entry for entry in found if entry is not None]
+        ranges_of_runs = [ranges.found.get(candidate.place) for ranges in self._ranges]
+        seen = [entry for entry in ranges_of_runs if entry is not None]
         if narrow.bits >= current.bits or not seen:
             return False
         if _work(candidate, self._ranges[0]) < self._least_work:
@@ -467,8 +467,8 @@ class Search:
         module = rewritten(self._module, chosen).module
         for references, share in ((self.references, self._margin), (self.joined, self.check_share)):
             for number, reference in enumerate(references):
-                found = self._tried(module, reference, share)
-                if not isinstance(found, Deviation) or found.severity > share:
+                deviation = self._tried(module, reference, share)
+                if not isinstance(deviation, Deviation) or deviation.severity > share:
                     # What tells most is tried first the next time.
                     references.insert(0, references.pop(number))
                     return False
@@ -479,10 +479,10 @@ class Search:
         self.trials += 1
         module = rewritten(self._module, {candidate.place: narrow for candidate in members}).module
         first = min(self.references, key=lambda reference: reference.number)
-        found = self._tried(module, first, math.inf)
+        deviation = self._tried(module, first, math.inf)
         if len(members) == 1:
-            self.alone[members[0].place, narrow] = found
-        return found.severity if isinstance(found, Deviation) else math.inf
+            self.alone[members[0].place, narrow] = deviation
+        return deviation.severity if isinstance(deviation, Deviation) else math.inf
 
     def _tried(self, module: Module, reference: Reference, stop_beyond: float) -> Deviation | HloError:
         try:
@@ -497,7 +497,7 @@ def _groups(usable: Sequence[Candidate], ranges: Ranges, most: int) -> list[_Gro
     for candidate in usable:
         alike[candidate.likeness].append(candidate)
     total = sum(_work(candidate, ranges) for candidate in usable) or 1.0
-    groups = [_Group(members, sum(_work(each, ranges) for each in members) / total) for members in alike.values()]
+    groups = [_Group(members, sum(_work(member, ranges) for member in members) / total) for members in alike.values()]
     for group in groups:
         group.weight = max(group.weight, 1e-12)
     if len(groups) <= most:
@@ -507,7 +507,8 @@ def _groups(usable: Sequence[Candidate], ranges: Ranges, most: int) -> list[_Gro
     size = math.ceil(len(light) / (most - most // 2))
     rows = [light[start : start + size] for start in range(0, len(light), size)]
     joined = [
-        _Group([each for group in row for each in group.members], sum(group.weight for group in row)) for row in rows
+        _Group([member for group in row for member in group.members], sum(group.weight for group in row))
+        for row in rows
     ]
     return [group for group in groups if id(group) in heavy] + joined
 

@@ -134,11 +134,11 @@ class Exchanges:
         places = sampled(difference, leaf)
         ours, theirs, its = (taken(array, places) for array in (wide(leaf), exact, here))
         sample = Sample(ours, theirs, its, ours - its, its - theirs)
-        found = losses(sample, element_type_of(leaf.dtype), traits_of(instruction))
+        loss = losses(sample, element_type_of(leaf.dtype), traits_of(instruction))
         energies = [0.0 if shadow is None else max(shadow.energy, float(shadow.lost)) for shadow in shadows]
         total = sum(energies) or 1.0
         weights = tuple(energy / total for energy in energies)
-        return attrs.evolve(found, weights=weights, lost_weights=(0.0,) * len(weights))
+        return attrs.evolve(loss, weights=weights, lost_weights=(0.0,) * len(weights))
 
     def _meetings_of(self, computation: Computation, instruction: Instruction) -> list[_Meeting]:
         key = computation.name, instruction.name
@@ -154,15 +154,15 @@ class Exchanges:
                 )
                 operands = tuple(names[number] for number in numbers)
                 groups = groups_of(instruction, self._topology)
-                found = [_Meeting(operands, groups, function, numbers, len(names))]
+                meetings = [_Meeting(operands, groups, function, numbers, len(names))]
             else:
                 arrays = zip(instruction.operands, crossings(self._module, computation, instruction), strict=True)
-                found = [
-                    _Meeting((name,), each.groups(self._topology), each.exchange, (index,))
-                    for index, (name, each) in enumerate(arrays)
-                    if not each.is_identity
+                meetings = [
+                    _Meeting((name,), crossing.groups(self._topology), crossing.exchange, (index,))
+                    for index, (name, crossing) in enumerate(arrays)
+                    if not crossing.is_identity
                 ]
-            self._meetings[key] = found
+            self._meetings[key] = meetings
         return self._meetings[key]
 
     def _members(
@@ -180,19 +180,19 @@ class Exchanges:
     ) -> tuple[dict[int, list[Array]], dict[int, list[Array]]]:
         """What the members get exactly: out of their shadows, and out of their values as they are."""
         key = *operands, *(id(leaf) for member in operands.values() for leaf in member)
-        known = self._last.get(meeting)
-        if known is not None and known[0] == key:
-            return known[1], known[2]
+        last_result = self._last.get(meeting)
+        if last_result is not None and last_result[0] == key:
+            return last_result[1], last_result[2]
         function = meeting.function
-        given = {number: list(map(wide, member)) for number, member in operands.items()}
+        values = {number: list(map(wide, member)) for number, member in operands.items()}
         shadows = {number: list(map(self._store.get, member)) for number, member in operands.items()}
-        here = {number: flat(result) for number, result in function(given).items()}
+        here = {number: flat(result) for number, result in function(values).items()}
         exact = here
         if any(shadow is not None for member in shadows.values() for shadow in member):
             known_exactly = {
                 number: [
                     array if shadow is None else shadow.exact(leaf)
-                    for array, shadow, leaf in zip(given[number], shadows[number], operands[number], strict=True)
+                    for array, shadow, leaf in zip(values[number], shadows[number], operands[number], strict=True)
                 ]
                 for number in operands
             }
@@ -275,17 +275,19 @@ class Loops:
         recording = recorded(program, wrong, loop.state, shadows, most)
         if not recording.rows:
             return None
-        known = [(number, shadow) for number, shadow in enumerate(shadows) if shadow is not None]
+        numbered_shadows = [(number, shadow) for number, shadow in enumerate(shadows) if shadow is not None]
         units: Units = {}
-        for number, shadow in known:
+        for number, shadow in numbered_shadows:
             units[program.parameters[number]] = units[program.condition_parameters[number]] = shadow.blame.unit
-        found = accounts(recording, {number: shadow.absorbed for number, shadow in known}, units)
-        if found is None:
+        account = accounts(recording, {number: shadow.absorbed for number, shadow in numbered_shadows}, units)
+        if account is None:
             self._alone[id(loop.step.flow)] = loop.iteration + recording.rows
             return None
-        runs, masks = found
-        shares = shares_after(recording, runs, {number: shadow.blame.shares for number, shadow in known})
-        vanished = vanished_after(recording, runs, {number: shadow.blame.vanished for number, shadow in known})
+        runs, masks = account
+        shares = shares_after(recording, runs, {number: shadow.blame.shares for number, shadow in numbered_shadows})
+        vanished = vanished_after(
+            recording, runs, {number: shadow.blame.vanished for number, shadow in numbered_shadows}
+        )
         for number, its in runs.items():
             self._note(loop, program, number, its)
         for number, (changed, count) in recording.decisions.items():
@@ -402,16 +404,16 @@ class ShadowObserver:
         self, computation: Computation, instruction: Instruction, devices: tuple[int, ...] = ()
     ) -> tuple[Evaluation, int]:
         key = computation.name, instruction.name, devices
-        found = self._evaluations.get(key)
-        if found is None:
+        entry = self._evaluations.get(key)
+        if entry is None:
             place = Place(computation, instruction)
             made = Evaluation(self._kernels, computation, instruction, len(self.places), place)
-            found = self._evaluations[key] = made, len(self.places)
+            entry = self._evaluations[key] = made, len(self.places)
             self.places.append(place)
             if made.absorbing.source is not None:
                 source = self._evaluations.get((computation.name, made.absorbing.source, devices))
                 made.source = None if source is None else source[0]
-        return found
+        return entry
 
     def _compute(self, event: Event, leaves: Sequence[Array]) -> None:
         evaluation, number = self.evaluation(event)
@@ -427,10 +429,10 @@ class ShadowObserver:
         if evaluation.is_failing:
             return
         try:
-            found = evaluation.evaluated(event.value, operands, shadows)
+            evaluated = evaluation.evaluated(event.value, operands, shadows)
         except _FAILURES as error:
-            found, self.failing[number] = None, str(error).partition("\n")[0]
-        if found is None:
+            evaluated, self.failing[number] = None, str(error).partition("\n")[0]
+        if evaluated is None:
             evaluation.is_failing = True
             if evaluation.entry is not None and evaluation.entry.is_pure:
                 # Random numbers are what they are.
@@ -438,21 +440,21 @@ class ShadowObserver:
             return
         if evaluation.doubt:
             self.failing.setdefault(number, evaluation.doubt)
-        for entry in found:
+        for entry in evaluated:
             self._keep(event, number, entry, shadows)
         if is_wrong and any(not is_inexact(leaf) for leaf in leaves):
             self._decide(event, evaluation, number, operands, shadows)
 
-    def _keep(self, event: Event, number: int, found: Evaluated, shadows: Shadows) -> None:
-        blame, shadow = found.moved or Blame(), EXACT
-        if found.losses is not None:
-            self.places[number].note(event, found.losses)
-            blame = blamed(number, found.losses, shadows, element_type_of(found.value.dtype))
-        if found.pending is not None:
-            shadow = Shadow(None, False, found.energy, 0, blame, pending=found.pending)
-        elif found.difference is not None:
-            shadow = _shadow(found.difference, found.value, blame, found.absorbed)
-        self._store.put(found.value, shadow)
+    def _keep(self, event: Event, number: int, evaluated: Evaluated, shadows: Shadows) -> None:
+        blame, shadow = evaluated.moved or Blame(), EXACT
+        if evaluated.losses is not None:
+            self.places[number].note(event, evaluated.losses)
+            blame = blamed(number, evaluated.losses, shadows, element_type_of(evaluated.value.dtype))
+        if evaluated.pending is not None:
+            shadow = Shadow(None, False, evaluated.energy, 0, blame, pending=evaluated.pending)
+        elif evaluated.difference is not None:
+            shadow = _shadow(evaluated.difference, evaluated.value, blame, evaluated.absorbed)
+        self._store.put(evaluated.value, shadow)
 
     def _decide(
         self,
@@ -479,11 +481,11 @@ class ShadowObserver:
         if evaluation.is_failing or all(self._store.knows(leaf) or not is_inexact(leaf) for leaf in leaves):
             return
         try:
-            found = list(self._exchanges.results(event, leaves))
+            exchanged = list(self._exchanges.results(event, leaves))
         except (KeyError, *_FAILURES) as error:
             evaluation.is_failing, self.failing[number] = True, str(error).partition("\n")[0]
             return
-        for leaf, difference, its_losses, shadows in found:
+        for leaf, difference, its_losses, shadows in exchanged:
             moved = merged(shadows) if its_losses is None else None
             self._keep(event, number, Evaluated(leaf, difference, its_losses, moved), shadows)
 
@@ -494,13 +496,13 @@ class ShadowObserver:
         self.outputs.extend(leaf_errors(event.devices, arrays))
 
 
-def _shadow(found: Difference, value: Array, blame: Blame, absorbed: Array | None) -> Shadow | None:
+def _shadow(difference: Difference, value: Array, blame: Blame, absorbed: Array | None) -> Shadow | None:
     lost = 0
-    if found.is_whole:
-        lost = int(np.count_nonzero(~np.isfinite(value) & np.isfinite(found.data)))
-        if not lost and not found.energy:
+    if difference.is_whole:
+        lost = int(np.count_nonzero(~np.isfinite(value) & np.isfinite(difference.data)))
+        if not lost and not difference.energy:
             return EXACT
-    return Shadow(found.data, found.is_whole, found.energy, lost, blame, absorbed)
+    return Shadow(difference.data, difference.is_whole, difference.energy, lost, blame, absorbed)
 
 
 class ShadowRecorder(ValueRecorder):
@@ -534,8 +536,8 @@ def _differences(leaf: Array, shadow: Shadow | None) -> Array:
         return shadow.data
     exact = shadow.data
     with np.errstate(all="ignore"):
-        found = wide(leaf) - exact
-    return np.where((wide(leaf) == exact) | (np.isnan(wide(leaf)) & np.isnan(exact)), 0.0, found)
+        differences = wide(leaf) - exact
+    return np.where((wide(leaf) == exact) | (np.isnan(wide(leaf)) & np.isnan(exact)), 0.0, differences)
 
 
 def watch(
@@ -551,5 +553,5 @@ def watch(
     topology = topology_of(module, given.replicas, given.partitions)
     recorder = ShadowRecorder(module, given.computation, topology, wanted)
     run_with(module, inputs, given, [recorder])
-    figures = {key: (each.error, each.largest, each.runs) for key, each in recorder.measures.items()}
+    figures = {key: (measure.error, measure.largest, measure.runs) for key, measure in recorder.measures.items()}
     return of_errors(recorder, (ERROR, LARGEST, RUNS), figures)

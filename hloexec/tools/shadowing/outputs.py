@@ -107,9 +107,9 @@ def leaf_errors(devices: tuple[int, ...], leaves: Sequence[tuple[Index, Array, S
     ]
     for places in together([leaf.pending for _, leaf in pending]):
         numbers, group = zip(*(pending[place] for place in places), strict=True)
-        for number, found in zip(numbers, _measured_at_once(group), strict=True):
-            if found is not None:
-                measured[number] = found
+        for number, measurement in zip(numbers, _measured_at_once(group), strict=True):
+            if measurement is not None:
+                measured[number] = measurement
     return [
         _leaf_error(index, devices, value, shadow, measured.get(number))
         for number, (index, value, shadow) in enumerate(leaves)
@@ -153,21 +153,23 @@ def _leaf_error(
         return LeafError(index, devices, entry, value.shape, digits=most, worst_digits=most)
     if measured is None and shadow.pending is not None:
         shadow.settle()
-    found = measured or _measured_of_data(value, shadow)
-    every = digits_of(found.errors, found.exacts, entry)
+    measurement = measured or _measured_of_data(value, shadow)
+    every = digits_of(measurement.errors, measurement.exacts, entry)
     every = every[~np.isnan(every)]
-    lowest = digits_of(np.array([found.error]), np.array([found.exact]), entry)
-    value_there = wide(taken(value, np.array([found.place])))[0]
-    exact_there = found.exact if measured is not None else _exact_there(value, shadow, found.place)
+    lowest = digits_of(np.array([measurement.error]), np.array([measurement.exact]), entry)
+    value_there = wide(taken(value, np.array([measurement.place])))[0]
+    exact_there = measurement.exact if measured is not None else _exact_there(value, shadow, measurement.place)
     return LeafError(
         index=index,
         devices=devices,
         element_type=entry,
         dimensions=value.shape,
-        relative_error=min(1.0, math.sqrt(found.energy / found.scale)) if found.scale > 0 else float(found.energy > 0),
+        relative_error=min(1.0, math.sqrt(measurement.energy / measurement.scale))
+        if measurement.scale > 0
+        else float(measurement.energy > 0),
         digits=float(np.median(every)) if every.size else None,
         worst_digits=None if np.isnan(lowest[0]) else float(lowest[0]),
-        worst_index=tuple(map(int, np.unravel_index(found.place, value.shape))),
+        worst_index=tuple(map(int, np.unravel_index(measurement.place, value.shape))),
         worst_value=float(abs(value_there) if value.dtype.kind == "c" else value_there),
         worst_exact=exact_there,
         lost=shadow.lost,
@@ -191,19 +193,19 @@ def _measured_at_once(leaves: Sequence[_PendingLeaf]) -> list[_Measured | None]:
             seen[start // BLOCK].append((_measured(errors, exacts, start, size), vanished))
 
     in_blocks(work, size, BLOCK)
-    found: list[_Measured | None] = []
+    measurements: list[_Measured | None] = []
     for number, leaf in enumerate(leaves):
         its = _joined([parts[number][0] for parts in seen])
         if not (its.energy < _HUGE and its.scale < _HUGE):
-            found.append(None)
+            measurements.append(None)
             continue
         vanished = first_places((place * BLOCK, parts[number][1]) for place, parts in enumerate(seen))
         start = BLOCK * max(range(len(seen)), key=lambda place: seen[place][number][0].energy)
         where = start, min(size, start + BLOCK)
         corrected = leaf.pending.corrected(leaf.value, leaf.shadow, its.energy, where, vanished)
         leaf.shadow.blame = corrected or leaf.shadow.blame
-        found.append(its)
-    return found
+        measurements.append(its)
+    return measurements
 
 
 def _measured_of_data(value: Array, shadow: Shadow) -> _Measured:
@@ -244,8 +246,8 @@ def _measured(errors: Array, exact: Array, start: int, size: int) -> _Measured:
 
 def _squared(sizes: Array) -> float:
     """The sum of the squares of finite numbers, none larger than `_HUGE`."""
-    found = float(np.vdot(sizes, sizes))
-    return found if math.isfinite(found) else float(np.minimum(sizes[sizes < np.inf] ** 2, _HUGE).sum())
+    total = float(np.vdot(sizes, sizes))
+    return total if math.isfinite(total) else float(np.minimum(sizes[sizes < np.inf] ** 2, _HUGE).sum())
 
 
 def _joined(parts: Sequence[_Measured]) -> _Measured:

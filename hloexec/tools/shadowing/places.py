@@ -119,24 +119,24 @@ def absorbed(
         return None
     ours = np.abs(value)
     sizes = [np.abs(operand) for operand in combined]
-    found = np.zeros(ours.shape, np.bool_)
+    mask = np.zeros(ours.shape, np.bool_)
     for size in sizes:
-        found |= ours == size
+        mask |= ours == size
     if is_sum and len(sizes) == 2:
-        found |= np.abs(added) > math.sqrt(unit_roundoff(entry)) * np.minimum(*sizes)
-    if not np.count_nonzero(found):
+        mask |= np.abs(added) > math.sqrt(unit_roundoff(entry)) * np.minimum(*sizes)
+    if not np.count_nonzero(mask):
         return None
-    return np.asarray(found & (added != 0) & np.isfinite(ours))
+    return np.asarray(mask & (added != 0) & np.isfinite(ours))
 
 
 def absorbed_before(shadows: Shadows, places: Array | None) -> Array | None:
     """Where the error of an operand comes from absorption."""
-    found = None
+    mask = None
     for shadow in shadows:
         if shadow is not None and shadow.absorbed is not None:
             its = taken(shadow.absorbed, places)
-            found = its if found is None else found | its
-    return found
+            mask = its if mask is None else mask | its
+    return mask
 
 
 KINDS = {
@@ -273,13 +273,13 @@ def _count_vanished(sample: Sample, where: Array) -> tuple[int, ...] | None:
 
 def vanished_before(sample: Sample, where: Array) -> list[Array]:
     """The same as elements, for each operand."""
-    found = []
+    masks = []
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
         is_zero = (operand == 0) & (shadow != 0) if shadow is not None else np.False_
         if shadow is not None and sample.absorbed_before is not None:
             is_zero = is_zero | (sample.absorbed_before & (operand != shadow))
-        found.append(where & is_zero)
-    return found
+        masks.append(where & is_zero)
+    return masks
 
 
 def is_finite(values: Array) -> bool:
@@ -299,12 +299,12 @@ def squares(values: Array) -> Array:
 
 def summed_squares(values: Array) -> tuple[Array, float]:
     """The same, and their sum."""
-    found = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
-    total = float(np.add.reduce(found, axis=None))
+    squares = values.real**2 + values.imag**2 if values.dtype.kind == "c" else np.square(values, dtype=np.float64)
+    total = float(np.add.reduce(squares, axis=None))
     if not total <= _MOST_SQUARE:
-        found = np.minimum(np.where(np.isfinite(values), found, 0.0), _MOST_SQUARE)
-        total = float(np.add.reduce(found, axis=None))
-    return found, total
+        squares = np.minimum(np.where(np.isfinite(values), squares, 0.0), _MOST_SQUARE)
+        total = float(np.add.reduce(squares, axis=None))
+    return squares, total
 
 
 def _note(kind: str, where: Array | None, energies: Array, kinds: dict[str, float], counts: dict[str, int]) -> None:
@@ -317,17 +317,17 @@ def cancelled(sample: Sample, unit: float, inherited: Array) -> Array | None:
     """Where a sum or difference of two operands is far smaller than they are, and they have half of their digits; None
     where nowhere. The inherited errors are squared."""
     largest = np.maximum(*map(np.abs, sample.operands))
-    found = largest >= unit**-0.25 * np.abs(sample.exact)
-    if not np.count_nonzero(found):
+    mask = largest >= unit**-0.25 * np.abs(sample.exact)
+    if not np.count_nonzero(mask):
         return None
     before = np.zeros(largest.shape)
     for operand, shadow in zip(sample.operands, sample.shadows, strict=True):
         if shadow is not None:
             before = np.maximum(before, np.abs(operand - shadow))
-    found = found & (inherited > 0) & (before <= np.sqrt(unit) * largest)
+    mask = mask & (inherited > 0) & (before <= np.sqrt(unit) * largest)
     if sample.absorbed_before is not None:
-        found &= ~sample.absorbed_before
-    return found if found.any() else None
+        mask &= ~sample.absorbed_before
+    return mask if mask.any() else None
 
 
 def underflown(sample: Sample, sizes: Array, entry: ElementType) -> Array | None:
@@ -358,7 +358,7 @@ def _weights(sample: Sample, inherited: Array, total: float) -> tuple[tuple[floa
     total = sum(finite) + sum(lost)
     if not total:
         return tuple(finite), tuple(lost)
-    return tuple(each / total for each in finite), tuple(each / total for each in lost)
+    return tuple(weight / total for weight in finite), tuple(weight / total for weight in lost)
 
 
 @frozen
@@ -400,34 +400,36 @@ class Place:
         """The names of the computation and the instruction."""
         return self.computation.name, self.instruction.name
 
-    def note(self, event: Event, found: Losses) -> None:
+    def note(self, event: Event, losses: Losses) -> None:
         """Take one run into account."""
         self.runs += 1
-        self.take(found)
-        scale = found.scale if found.scale > 0 else 1.0
-        added = min((found.added / scale) ** 0.5, 1.0) if not found.born else 1.0
-        inherited = min((found.inherited / scale) ** 0.5, 1.0)
-        if found.kinds.get("absorption", 0.0) > 0.5 * found.added:
-            self.absorbing_runs += found.steps or int(event.iteration is not None)
+        self.take(losses)
+        scale = losses.scale if losses.scale > 0 else 1.0
+        added = min((losses.added / scale) ** 0.5, 1.0) if not losses.born else 1.0
+        inherited = min((losses.inherited / scale) ** 0.5, 1.0)
+        if losses.kinds.get("absorption", 0.0) > 0.5 * losses.added:
+            self.absorbing_runs += losses.steps or int(event.iteration is not None)
         if self.worst is None or max(added, inherited) > max(self.worst.added, self.worst.inherited):
             self.worst = Worst(event.name, event.iteration, event.devices, inherited, added)
 
-    def note_runs(self, found: Runs, where: Callable[[int], RunPlace]) -> None:
+    def note_runs(self, runs: Runs, where: Callable[[int], RunPlace]) -> None:
         """Take several runs within a loop into account; `where` says where each was."""
-        counting = found.energy > 0
+        counting = runs.energy > 0
         if not counting.any():
             return
         self.runs += int(np.count_nonzero(counting))
-        scale = np.where(found.scale > 0, found.scale, 1.0)
-        for kind, energies in found.kinds.items():
+        scale = np.where(runs.scale > 0, runs.scale, 1.0)
+        for kind, energies in runs.kinds.items():
             amounts = np.minimum(energies / scale, 1.0)[counting]
             if amounts.any():
                 self.kinds[kind] = self.kinds.get(kind, 0.0) + float(amounts.sum())
-        for kind, counts in found.counts.items():
+        for kind, counts in runs.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + int(counts[counting].sum())
-        if "absorption" in found.kinds:
-            self.absorbing_runs += int(np.count_nonzero(found.kinds["absorption"] > 0.5 * found.added))
-        added, inherited = (np.minimum(np.sqrt(each / scale), 1.0) for each in (found.added, found.inherited))
+        if "absorption" in runs.kinds:
+            self.absorbing_runs += int(np.count_nonzero(runs.kinds["absorption"] > 0.5 * runs.added))
+        added, inherited = (
+            np.minimum(np.sqrt(row_energies / scale), 1.0) for row_energies in (runs.added, runs.inherited)
+        )
         sizes = np.where(counting, np.maximum(added, inherited), -1.0)
         row = int(np.argmax(sizes))
         if self.worst is None or sizes[row] > max(self.worst.added, self.worst.inherited):
@@ -445,12 +447,12 @@ class Place:
             places[0], counts=dict(counts), **{name: sum(getattr(place, name) for place in places) for name in numbers}
         )
 
-    def take(self, found: Losses, *, only_counts: bool = False) -> None:
+    def take(self, losses: Losses, *, only_counts: bool = False) -> None:
         """Take into account how a run loses digits."""
-        scale = found.scale if found.scale > 0 else 1.0
-        for kind, energy in () if only_counts else found.kinds.items():
+        scale = losses.scale if losses.scale > 0 else 1.0
+        for kind, energy in () if only_counts else losses.kinds.items():
             self.kinds[kind] = self.kinds.get(kind, 0.0) + min(energy / scale, 1.0)
-        for kind, count in found.counts.items():
+        for kind, count in losses.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + count
 
     def judge(self, *, is_cancelling: bool, is_measured: bool) -> None:
@@ -469,8 +471,8 @@ class Place:
         if self.cancels and kind in ("rounding", "absorption"):
             kind = "cancellation"
         if is_lost and kind == "rounding":
-            found = (kind for kind in ("underflow", "absorption", "cancellation") if self.counts.get(kind))
-            kind = next(found, kind)
+            losing_kinds = (kind for kind in ("underflow", "absorption", "cancellation") if self.counts.get(kind))
+            kind = next(losing_kinds, kind)
         if kind == "absorption" and self.absorbing_runs > 1:
             return "lost updates"
         return kind
@@ -482,47 +484,47 @@ _MOST = 24
 """The number of shares that are kept."""
 
 
-def blamed(place: int, found: Losses, shadows: Shadows, entry: ElementType) -> Blame:
+def blamed(place: int, losses: Losses, shadows: Shadows, entry: ElementType) -> Blame:
     """The blame of what an instruction gives, from that of its operands."""
-    cancelled = min(found.kinds.get("cancellation", 0.0), found.inherited)
-    own = found.added + cancelled
-    total = found.added + found.inherited
+    cancelled = min(losses.kinds.get("cancellation", 0.0), losses.inherited)
+    own = losses.added + cancelled
+    total = losses.added + losses.inherited
     shares: Amounts = {}
     lost: Amounts = {}
     if total > 0:
         add_shares(shares, {place: 1.0}, own / total)
-        rest = (found.inherited - cancelled) / total
-        for shadow, weight, lost_weight in zip(shadows, found.weights, found.lost_weights, strict=False):
+        rest = (losses.inherited - cancelled) / total
+        for shadow, weight, lost_weight in zip(shadows, losses.weights, losses.lost_weights, strict=False):
             if shadow is not None:
                 add_shares(shares, shadow.blame.shares, rest * weight)
                 add_shares(shares, shadow.blame.lost, rest * lost_weight)
-    if found.born:
-        lost[place] = float(found.born)
-    if found.passed:
+    if losses.born:
+        lost[place] = float(losses.born)
+    if losses.passed:
         culprits = [shadow for shadow in shadows if shadow is not None and shadow.lost]
         for shadow in culprits:
-            add_shares(lost, shadow.blame.lost, found.passed / len(culprits))
-        zeros = {} if culprits else _vanished(shadows, found.pole_weights or ())
-        add_shares(lost, zeros, found.passed / (sum(zeros.values()) or 1.0))
+            add_shares(lost, shadow.blame.lost, losses.passed / len(culprits))
+        zeros = {} if culprits else _vanished(shadows, losses.pole_weights or ())
+        add_shares(lost, zeros, losses.passed / (sum(zeros.values()) or 1.0))
         if not culprits and not zeros:
             # Other finite errors made it so: the logarithm of what has become negative.
-            for shadow, weight in zip(shadows, _even(shadows, found.weights), strict=True):
+            for shadow, weight in zip(shadows, _even(shadows, losses.weights), strict=True):
                 if shadow is not None:
-                    add_shares(lost, shadow.blame.shares, found.passed * weight)
-    vanished = {place: float(found.vanished)} if found.vanished else {}
-    if found.vanished_weights is not None:
-        add_shares(vanished, _vanished(shadows, found.vanished_weights), 1.0)
+                    add_shares(lost, shadow.blame.shares, losses.passed * weight)
+    vanished = {place: float(losses.vanished)} if losses.vanished else {}
+    if losses.vanished_weights is not None:
+        add_shares(vanished, _vanished(shadows, losses.vanished_weights), 1.0)
     units = [shadow.blame.unit for shadow in shadows if shadow is not None]
-    if found.added > 0 or found.born:
+    if losses.added > 0 or losses.born:
         units.append(unit_roundoff(entry))
     return Blame(kept(shares), kept(lost), largest(vanished), max(units, default=0.0))
 
 
 def merged(shadows: Shadows, weights: Sequence[float] | None = None) -> Blame:
     """The blame of an array that consists of elements of others; the weights are those of their energies."""
-    known = [shadow for shadow in shadows if shadow is not None]
-    if len(known) == 1:
-        return known[0].blame
+    known_shadows = [shadow for shadow in shadows if shadow is not None]
+    if len(known_shadows) == 1:
+        return known_shadows[0].blame
     if weights is None:
         weights = [0.0 if shadow is None else shadow.energy for shadow in shadows]
     shares: Amounts = {}
@@ -532,9 +534,9 @@ def merged(shadows: Shadows, weights: Sequence[float] | None = None) -> Blame:
             add_shares(shares, shadow.blame.shares, weight)
             add_shares(lost, shadow.blame.lost, float(shadow.lost))
     vanished: Amounts = {}
-    for shadow in known:
+    for shadow in known_shadows:
         add_shares(vanished, shadow.blame.vanished, 1.0)
-    units = [shadow.blame.unit for shadow in known]
+    units = [shadow.blame.unit for shadow in known_shadows]
     return Blame(kept(shares), kept(lost), largest(vanished), max(units, default=0.0))
 
 

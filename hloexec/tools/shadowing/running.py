@@ -143,8 +143,8 @@ class _Watcher:
 
     def on_instruction(self, event: Event) -> None:
         if event.devices[0] == 0 and event.operands:
-            found = [leaf for leaf in arrays_of(event.value) if leaf.size]
-            arrays = [_some(leaf) for leaf in found if is_inexact(leaf)]
+            leaves = [leaf for leaf in arrays_of(event.value) if leaf.size]
+            arrays = [_some(leaf) for leaf in leaves if is_inexact(leaf)]
             if arrays:
                 self.values[event.computation.name, event.instruction.name] = arrays
 
@@ -191,17 +191,17 @@ def sampled_digits(
                     moments.add(array)
         if seed >= 0:
             stages.tick()
-    found = (moments.found(*key) for key, moments in outputs.items())
+    output_digits = (moments.found(*key) for key, moments in outputs.items())
     by_place = {place: _first(moments) for place, moments in places.items()}
-    return tuple(entry for entry in found if entry is not None), {
+    return tuple(entry for entry in output_digits if entry is not None), {
         place: entry for place, entry in by_place.items() if entry is not None
     }
 
 
 def _first(moments: Sequence[_Moments]) -> SampledDigits | None:
     """The digits of the first leaf that has any."""
-    found = (entry.found((number,) if len(moments) > 1 else (), (0,)) for number, entry in enumerate(moments))
-    return next((entry for entry in found if entry is not None), None)
+    digits = (entry.found((number,) if len(moments) > 1 else (), (0,)) for number, entry in enumerate(moments))
+    return next((entry for entry in digits if entry is not None), None)
 
 
 def _leaves(results: Sequence[Any]) -> list[tuple[tuple[Index, tuple[int, ...]], Array]]:
@@ -413,10 +413,10 @@ def _shares(
         return Shares(tuple(outputs), "there is little to share")
     if most is None:
         most = affordable_runs(observer.work, len(observer.places))
-    found = measured_shares(module, inputs, results, outputs, observer.places, most, stages, options)
+    shares = measured_shares(module, inputs, results, outputs, observer.places, most, stages, options)
     for place in observer.places:
-        place.judge(is_cancelling=place.static in found.cancelling, is_measured=place.static in found.measured)
-    return found
+        place.judge(is_cancelling=place.static in shares.cancelling, is_measured=place.static in shares.measured)
+    return shares
 
 
 def _result(
@@ -445,9 +445,9 @@ def _result(
     for place in order:
         groups[observer.places[place].static].append(place)
     places = [Place.joined([observer.places[number] for number in numbers]) for numbers in groups.values()]
-    sums = {static: [sum(each[n] for n in numbers) for each in (lost, scores)] for static, numbers in groups.items()}
+    sums = {static: [sum(part[n] for n in numbers) for part in (lost, scores)] for static, numbers in groups.items()}
     to_blame = [place for place in places if place.static in of_outputs]
-    found = [
+    losses = [
         _loss(
             module,
             callers,
@@ -463,7 +463,7 @@ def _result(
     ]
     return ShadowRun(
         outputs=shares.outputs,
-        losses=tuple(found),
+        losses=tuple(losses),
         decisions=_decisions(module, places),
         untold=_untold(observer),
         events=observer.events,
@@ -481,11 +481,11 @@ def _result(
 
 
 def _untold(observer: ShadowObserver) -> tuple[Untold, ...]:
-    found = ((observer.places[number], reason) for number, reason in observer.failing.items())
+    failures = ((observer.places[number], reason) for number, reason in observer.failing.items())
     return tuple(
         dict.fromkeys(
             Untold(place.instruction.name, place.computation.name, place.instruction.opcode, reason)
-            for place, reason in found
+            for place, reason in failures
         )
     )
 
@@ -534,8 +534,8 @@ def _loss(
 
 
 def _decisions(module: Module, places: Sequence[Place]) -> tuple[Decision, ...]:
-    found = [place for place in places if place.decisions]
-    found.sort(key=lambda place: -place.decisions)
+    deciding = [place for place in places if place.decisions]
+    deciding.sort(key=lambda place: -place.decisions)
     return tuple(
         Decision(
             place.decisions,
@@ -546,5 +546,5 @@ def _decisions(module: Module, places: Sequence[Place]) -> tuple[Decision, ...]:
             hlo_line(place.instruction),
             source_lines(module, place.instruction),
         )
-        for place in found
+        for place in deciding
     )

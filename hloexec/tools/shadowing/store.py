@@ -87,8 +87,13 @@ class Shadow:
         pending = self.pending
         if pending is None:
             return
-        found, blame = pending.computed(self, out)
-        self._data, self._is_whole, self.energy, self.pending = found.data, found.is_whole, found.energy, None
+        difference, blame = pending.computed(self, out)
+        self._data, self._is_whole, self.energy, self.pending = (
+            difference.data,
+            difference.is_whole,
+            difference.energy,
+            None,
+        )
         self.blame = blame or self.blame
 
     def exact(self, value: Array) -> Array:
@@ -121,8 +126,8 @@ def _sum_of(array: Array, data: Array | None) -> Array:
     """An array, and what is to be added to it, in f64 (c128)."""
     is_flat = array.flags.c_contiguous and (data is None or data.flags.c_contiguous)
     if array.size <= _BLOCK or not is_flat or array.dtype.kind == "c":
-        found = wide(array)
-        return found if data is None else np.add(found, data.astype(found.dtype, copy=False))
+        wide_array = wide(array)
+        return wide_array if data is None else np.add(wide_array, data.astype(wide_array.dtype, copy=False))
     if data is None and array.dtype == np.float64:
         return array
     out, flat = np.empty(array.size), array.reshape(-1)
@@ -140,8 +145,8 @@ def _sum_of(array: Array, data: Array | None) -> Array:
 
 def finite_energy_of(array: Array) -> float:
     """The same of the finite elements."""
-    found = energy_of(array)
-    return found if math.isfinite(found) else energy_of(wide(array)[np.isfinite(wide(array))])
+    energy = energy_of(array)
+    return energy if math.isfinite(energy) else energy_of(wide(array)[np.isfinite(wide(array))])
 
 
 _BLOCK = 1 << 15
@@ -164,21 +169,21 @@ class Store:
 
     def knows(self, array: Array) -> bool:
         """Whether an array was seen before."""
-        found = self._entries.get(id(array))
-        return found is not None and found[0]() is array
+        entry = self._entries.get(id(array))
+        return entry is not None and entry[0]() is array
 
     def get(self, array: object) -> Shadow | None:
         """The shadow of an array; None where it has no error."""
-        found = self._entries.get(id(array))
-        return None if found is None or found[0]() is not array else found[1]
+        entry = self._entries.get(id(array))
+        return None if entry is None or entry[0]() is not array else entry[1]
 
     def put(self, array: Array, shadow: Shadow | None) -> None:
         key = id(array)
         entries = self._entries
 
         def forget(reference: weakref.ref[Any]) -> None:
-            found = entries.get(key)
-            if found is not None and found[0] is reference:
+            entry = entries.get(key)
+            if entry is not None and entry[0] is reference:
                 del entries[key]
 
         entries[key] = weakref.ref(array, forget), shadow
@@ -200,9 +205,9 @@ def exact_ranges(array: Array, shadow: Shadow | None) -> Ranges:
     data = None if shadow is None else shadow.data
     is_whole = shadow is not None and shadow.is_whole
     if array.size > 1 and 0 in array.strides:
-        found = _repeating(array, data, is_whole)
-        if found is not None:
-            return found
+        ranges = _repeating(array, data, is_whole)
+        if ranges is not None:
+            return ranges
     flat, kept = flattened(array), None if data is None else flattened(data)
     if flat.size == 1 and (kept is None or kept.size == 1):
         return partial(_same, _exact(flat, kept, is_whole))
@@ -250,10 +255,10 @@ def _repeated(compact: Array, times: int, start: int, stop: int) -> Array:
     first, last = start // times, -(-stop // times)
     if times < BLOCK:
         return compact[first:last].repeat(times)[start - first * times : stop - first * times]
-    found = np.empty(stop - start, compact.dtype)
+    repeated = np.empty(stop - start, compact.dtype)
     for number in range(first, last):
-        found[max(0, number * times - start) : (number + 1) * times - start] = compact[number]
-    return found
+        repeated[max(0, number * times - start) : (number + 1) * times - start] = compact[number]
+    return repeated
 
 
 def flattened(array: Array) -> Array:

@@ -132,15 +132,17 @@ def _accepts(instruction: Instruction, called: Entry, operands: Sequence[Shape],
     """Whether the call may have dimensions of another size for those of one."""
     changed = attrs.evolve(instruction, shape=_with_size(instruction.shape, size, other))
     try:
-        found = called.result_shape(changed, [_with_size(operand, size, other) for operand in operands])
+        result_shape = called.result_shape(changed, [_with_size(operand, size, other) for operand in operands])
     except HloError:
         return False
-    return found is not None and found.compatible(changed.shape)
+    return result_shape is not None and result_shape.compatible(changed.shape)
 
 
 def _with_size(shape: Shape, size: int, other: int) -> Shape:
     def changed(leaf: ArrayShape) -> ArrayShape:
-        return attrs.evolve(leaf, dimensions=tuple(other if each == size else each for each in leaf.dimensions))
+        return attrs.evolve(
+            leaf, dimensions=tuple(other if dimension == size else dimension for dimension in leaf.dimensions)
+        )
 
     return change_arrays(shape, changed)
 
@@ -156,8 +158,8 @@ class Dimensions:
     def of_inputs(self, module: Module) -> list[int]:
         """The dimensions of the parameters of the entry computation."""
         values = self.values[module.entry_name]
-        found = [values[parameter.name] for parameter in module.entry.parameters]
-        return [axis for value in found for axes in value.leaves.values() for axis in axes]
+        parameter_values = [values[parameter.name] for parameter in module.entry.parameters]
+        return [axis for value in parameter_values for axes in value.leaves.values() for axis in axes]
 
 
 def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) -> Dimensions:
@@ -169,38 +171,38 @@ def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) 
         }
         for computation in module
     }
-    found = Dimensions(relations, values)
+    dimensions = Dimensions(relations, values)
     for computation in module:
         for instruction in computation.instructions:
-            _relate(module, computation, instruction, found, devices, axes)
+            _relate(module, computation, instruction, dimensions, devices, axes)
     if axes is not None:
         relate_devices(module, relations, values, axes)
-    return found
+    return dimensions
 
 
 def _relate(
     module: Module,
     computation: Computation,
     instruction: Instruction,
-    found: Dimensions,
+    dimensions: Dimensions,
     devices: int,
     axes: DeviceAxes | None,
 ) -> None:
     entry = find_opcode(instruction.opcode)
-    values = found.values[computation.name]
+    values = dimensions.values[computation.name]
     use = Relating(
-        relations=found.relations,
+        relations=dimensions.relations,
         where=(computation.name, instruction.name),
         attributes=instruction.attributes,
         operands=tuple(values[name] for name in instruction.operands if name in values),
         result=values[instruction.name],
-        computations=tuple(_signature(module, name, found) for name in computation_names(instruction.attributes)),
+        computations=tuple(_signature(module, name, dimensions) for name in computation_names(instruction.attributes)),
     )
     if axes is not None:
         use = attrs.evolve(
             use,
-            group=device_group(instruction, found.relations, use.where, axes),
-            starts=device_starts(computation, instruction, found.relations, axes),
+            group=device_group(instruction, dimensions.relations, use.where, axes),
+            starts=device_starts(computation, instruction, dimensions.relations, axes),
         )
     _keep_dynamic(use, instruction)
     if entry is None:
@@ -251,9 +253,9 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
             use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
 
 
-def _signature(module: Module, name: str, found: Dimensions) -> tuple[tuple[Value, ...], Value]:
+def _signature(module: Module, name: str, dimensions: Dimensions) -> tuple[tuple[Value, ...], Value]:
     computation = module.by_name[name]
-    values = found.values[name]
+    values = dimensions.values[name]
     return tuple(values[parameter.name] for parameter in computation.parameters), values[computation.root_name]
 
 
@@ -322,8 +324,8 @@ def _relate_conditional(use: Relating, instruction: Instruction) -> None:
 
 def _relate_async(use: Relating, instruction: Instruction) -> None:
     ((parameters, result),) = use.computations
-    for operand, given, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=False):
-        use.same_values(operand, given)
+    for operand, held_operand, parameter in zip(use.operands, use.result.part(0).parts, parameters, strict=False):
+        use.same_values(operand, held_operand)
         use.same_values(operand, parameter)
     use.same_values(result, use.result.part(1))
 

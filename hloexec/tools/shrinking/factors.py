@@ -106,16 +106,18 @@ class _Sizes:
     @classmethod
     def after(cls, facts: Sums, sizes: Mapping[int, int]) -> _Sizes:
         before = facts.relations.sizes
-        found = cls(facts.relations, sizes, (), ())
+        new_sizes = cls(facts.relations, sizes, (), ())
         changed = [(root,) for root, after in sizes.items() if before[root] != after]
-        return attrs.evolve(found, changed=found._distinct(changed), everywhere=found._distinct(facts.everywhere))
+        return attrs.evolve(
+            new_sizes, changed=new_sizes._distinct(changed), everywhere=new_sizes._distinct(facts.everywhere)
+        )
 
     def _distinct(self, candidates: Iterable[Roots]) -> list[Roots]:
         axes = set(map(self.relations.root, self.relations.to_one))
-        found: dict[object, Roots] = {}
+        roots_by_key: dict[object, Roots] = {}
         for roots in candidates:
-            found.setdefault((self.of(roots), axes.isdisjoint(roots)), roots)
-        return list(found.values())
+            roots_by_key.setdefault((self.of(roots), axes.isdisjoint(roots)), roots)
+        return list(roots_by_key.values())
 
     def is_over_few(self, roots: Roots) -> bool:
         """Whether it is a sum over a few devices."""
@@ -141,12 +143,12 @@ class _Sizes:
 
     def of(self, roots: Roots) -> tuple[int, int]:
         """The product of dimensions, before and after."""
-        found = self._products.get(roots)
-        if found is None:
+        products = self._products.get(roots)
+        if products is None:
             before = self.relations.sizes
-            found = prod(before[root] for root in roots), prod(self.sizes.get(root, before[root]) for root in roots)
-            self._products[roots] = found
-        return found
+            products = prod(before[root] for root in roots), prod(self.sizes.get(root, before[root]) for root in roots)
+            self._products[roots] = products
+        return products
 
 
 def factors_for(
@@ -160,10 +162,10 @@ def factors_for(
         assert isinstance(literal.value, np.ndarray) and isinstance(literal.shape, ArrayShape)
         number = literal.value.reshape(-1)[0]
         is_floating = literal.shape.element_type.is_floating
-        found = _followed(number, place, facts, lengths) if is_floating else _counted(number, place, facts, lengths)
-        if found is None:
+        match = _followed(number, place, facts, lengths) if is_floating else _counted(number, place, facts, lengths)
+        if match is None:
             continue
-        after, size, is_certain = found
+        after, size, is_certain = match
         if is_certain and after == number:
             continue
         changes.append(ConstantChange(*place, float(number), float(after), size, is_certain=is_certain))
@@ -191,21 +193,25 @@ def _counted(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[A
     """What an integer becomes that sums are divided by or compared with, the number that it is, and whether that is
     certain."""
     candidates = (*facts.met.get(place, ()), *facts.counted.get(place, ()))
-    found = _matches(number, candidates, lengths, [form for form in _FORMS if form.is_count], 2)
-    return (*found[0], len({int(after) for after, _ in found}) == 1) if found and found[0][0] != number else None
+    matches = _matches(number, candidates, lengths, [form for form in _FORMS if form.is_count], 2)
+    return (
+        (*matches[0], len({int(after) for after, _ in matches}) == 1) if matches and matches[0][0] != number else None
+    )
 
 
 def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[Any, int, bool] | None:
     """What a constant becomes, the number that it encodes, and whether that is certain."""
     if not np.isfinite(float(number)) or float(number) == 0:
         return None
-    met, spread, counted = (known.get(place, {}) for known in (facts.met, facts.spread, facts.counted))
+    met, spread, counted = (
+        roots_by_place.get(place, {}) for roots_by_place in (facts.met, facts.spread, facts.counted)
+    )
     certain = _matches(number, met, lengths, _FORMS, 2)
     if certain:
         singles = _matches(number, met, lengths, _SINGLES, 2)
         filled = _matches(number, spread, lengths, _MEANS, _LEAST_GUESSED)
-        found = singles or filled or certain
-        return (*found[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
+        matches = singles or filled or certain
+        return (*matches[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
     if along := _along(number, counted, lengths):
         return along
     for forms, least in ((_MEANS, _LEAST_GUESSED), (_FRACTIONS, _LEAST_GUESSED**2)):
@@ -256,7 +262,7 @@ def _of_two(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any,
     """The same for a mean of means, of which one is over a dimension of an array that the constant fills."""
     if _is_chosen(number):
         return None
-    found = {}
+    matches = {}
     for scale in (1.0, 2.0):
         total = round(scale / abs(float(number)))
         if total < 1 or type(number)(scale / total) != abs(number):
@@ -264,29 +270,29 @@ def _of_two(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any,
         for one, other in product(spread, lengths.everywhere):
             (before, after), (rest, left) = lengths.of(one), lengths.of(other)
             if before > 2 and rest > 2 and before * rest == total and set(one).isdisjoint(other):
-                found[after * left] = type(number)(np.copysign(scale / (after * left), float(number))), total
-    return next(iter(found.values())) if len(found) == 1 else None
+                matches[after * left] = type(number)(np.copysign(scale / (after * left), float(number))), total
+    return next(iter(matches.values())) if len(matches) == 1 else None
 
 
 def _of_few(number: Any, spread: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
     """The same for a mean over few elements: a guess where it fills an array of so many, else it is left as it is."""
     filled = _matches(number, spread, lengths, _MEANS, _LEAST_LISTED)
-    found = filled or _matches(number, lengths.everywhere, lengths, _MEANS, _LEAST_LISTED)
-    changed = [each for each in found if each[0] != number]
+    matches = filled or _matches(number, lengths.everywhere, lengths, _MEANS, _LEAST_LISTED)
+    changed = [match for match in matches if match[0] != number]
     if not changed:
         return None
     after, size = changed[0]
-    return after if filled and len({float(each) for each, _ in filled}) == 1 else number, size, False
+    return after if filled and len({float(match) for match, _ in filled}) == 1 else number, size, False
 
 
 def _along(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
     """The same for a constant that numbers are scaled by or compared with that count along dimensions."""
     for is_likely in (True, False):
         forms = [form for form in _COUNTING if form.is_likely is is_likely]
-        found = _matches(number, counted, lengths, forms, 2)
-        if found:
-            is_one = len({float(after) for after, _ in found}) == 1
-            return *found[0], is_likely and is_one and found[0][1] >= _LEAST_GUESSED
+        matches = _matches(number, counted, lengths, forms, 2)
+        if matches:
+            is_one = len({float(after) for after, _ in matches}) == 1
+            return *matches[0], is_likely and is_one and matches[0][1] >= _LEAST_GUESSED
     return None
 
 
@@ -296,13 +302,13 @@ def _suspected(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[
     It is taken for one if it is N or 1/N, and N no power of two: these occur for many reasons. What numbers are scaled
     by that count along dimensions may be anything that depends on their sizes.
     """
-    found = _matches(number, lengths.changed, lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
-    if found and not _is_power_of_two(number) and len({float(after) for after, _ in found}) == 1:
-        return *found[0], False
+    matches = _matches(number, lengths.changed, lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
+    if matches and not _is_power_of_two(number) and len({float(after) for after, _ in matches}) == 1:
+        return *matches[0], False
     for forms, least in ((_FORMS[:2], _LEAST_GUESSED), (_LESS, _LEAST_GUESSED), (_ROOTS, _LEAST_GUESSED**2)):
-        found = found or _matches(number, lengths.changed, lengths, forms, least)
-    if found:
-        return number, found[0][1], False
+        matches = matches or _matches(number, lengths.changed, lengths, forms, least)
+    if matches:
+        return number, matches[0][1], False
     ratios = list(lengths.ratios(float(number), counted))
     sizes = [before for before, after in map(lengths.of, counted) if before != after]
     is_small = float(number).is_integer() and abs(number) <= _SMALL
@@ -332,9 +338,9 @@ def _matches(
     number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
 ) -> list[tuple[Any, int]]:
     """What the constant becomes if it encodes one of the candidates, and their number of elements, as it was."""
-    found = _matches_of(type(number), number, candidates, lengths, forms, least)
-    if found or not isinstance(number, np.float32) or _is_power_of_two(number):
-        return found
+    matches = _matches_of(type(number), number, candidates, lengths, forms, least)
+    if matches or not isinstance(number, np.float32) or _is_power_of_two(number):
+        return matches
     if np.float32(ml_dtypes.bfloat16(number)) != number:
         return []
     fractions = [form for form in forms if form.is_fraction]
@@ -345,7 +351,7 @@ def _matches_of(
     kind: Any, number: Any, candidates: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
 ) -> list[tuple[Any, int]]:
     """The same for a number that was rounded to a type before it was converted to that which it has."""
-    found: list[tuple[Any, int]] = []
+    matches: list[tuple[Any, int]] = []
     is_floating = not np.issubdtype(kind, np.integer)
     is_wide = is_floating and np.dtype(kind).itemsize >= 4
     # The compiler may have computed a constant from others, with an error of a unit in the last place.
@@ -365,8 +371,8 @@ def _matches_of(
             if key not in fitting:
                 fitting[key] = [form for form in _likely(forms, key[1], least) if fits(form, before)]
             for form in fitting[key]:
-                found.append((number if before == after else type(number)(kind(float(form.of(after)))), before))
-    return found
+                matches.append((number if before == after else type(number)(kind(float(form.of(after)))), before))
+    return matches
 
 
 def _likely(forms: Sequence[_Form], is_over_few: bool, least: int) -> Sequence[_Form]:

@@ -21,24 +21,24 @@ from hloexec.ops.relations.parts import matching_groups
 
 def factorization(number: int) -> dict[int, int]:
     """The primes of a number, and how often each divides it."""
-    found: dict[int, int] = {}
+    exponents: dict[int, int] = {}
     prime = 2
     while prime * prime <= number:
         while number % prime == 0:
-            found[prime] = found.get(prime, 0) + 1
+            exponents[prime] = exponents.get(prime, 0) + 1
             number //= prime
         prime += 1
     if number > 1:
-        found[number] = found.get(number, 0) + 1
-    return found
+        exponents[number] = exponents.get(number, 0) + 1
+    return exponents
 
 
 def divisors(number: int) -> list[int]:
     """The divisors of a number, itself left out, the largest first."""
-    found = [1]
+    products = [1]
     for prime, count in factorization(number).items():
-        found = [each * prime**power for each in found for power in range(count + 1)]
-    return sorted(found, reverse=True)[1:]
+        products = [divisor * prime**power for divisor in products for power in range(count + 1)]
+    return sorted(products, reverse=True)[1:]
 
 
 _Splits = Mapping[int, list[tuple[Axes, Place]]]
@@ -51,18 +51,18 @@ def refine_products(relations: Relations) -> None:
     is known of one array and those that are computed from it element by element, not of others of the same size.
     """
     splits = _splits(relations)
-    found: list[Product] = []
+    products: list[Product] = []
     for product in [*relations.products, *_alternatives(splits, relations)]:
         if min(len(product.left), len(product.right)) > 1:
-            found += _refined(product, splits, relations)
+            products += _refined(product, splits, relations)
         else:
-            found.append(product)
-    relations.products[:] = found
+            products.append(product)
+    relations.products[:] = products
 
 
 def _splits(relations: Relations) -> dict[int, list[tuple[Axes, Place]]]:
     """The factors of dimensions, in each way in which they are known, the most factors first."""
-    found: dict[int, list[tuple[Axes, Place]]] = defaultdict(list)
+    splits: dict[int, list[tuple[Axes, Place]]] = defaultdict(list)
     for product in relations.products:
         for whole, parts in product.sides:
             if (
@@ -70,10 +70,10 @@ def _splits(relations: Relations) -> dict[int, list[tuple[Axes, Place]]]:
                 and len(parts) > 1
                 and relations.sizes[whole[0]] == prod(relations.sizes[part] for part in parts)
             ):
-                found[relations.aligned.root(whole[0])].append((parts, product.where))
-    for ways in found.values():
+                splits[relations.aligned.root(whole[0])].append((parts, product.where))
+    for ways in splits.values():
         ways.sort(key=lambda way: -len(way[0]))
-    return found
+    return splits
 
 
 def _alternatives(splits: _Splits, relations: Relations) -> Iterator[Product]:
@@ -88,7 +88,9 @@ def _refined(product: Product, splits: _Splits, relations: Relations) -> Iterato
     def expanded(axes: Sequence[int]) -> list[int]:
         ways = [splits[root][0][0] if (root := relations.aligned.root(axis)) in splits else None for axis in axes]
         return [
-            each for axis, way in zip(axes, ways, strict=True) for each in ([axis] if way is None else expanded(way))
+            factor
+            for axis, way in zip(axes, ways, strict=True)
+            for factor in ([axis] if way is None else expanded(way))
         ]
 
     left, right = expanded(product.left), expanded(product.right)
@@ -125,7 +127,7 @@ def tie_splits(relations: Relations) -> None:
 
 def distinct_equations(relations: Relations) -> list[Equation]:
     """The equations between roots, each once, with one term for each root; those that always hold are left out."""
-    found: dict[object, Equation] = {}
+    equations: dict[object, Equation] = {}
     for equation in relations.equations:
         terms: dict[int, int] = {}
         for dimension, count in equation.terms:
@@ -133,13 +135,13 @@ def distinct_equations(relations: Relations) -> list[Equation]:
             terms[root] = terms.get(root, 0) + count
         items = tuple(sorted((root, count) for root, count in terms.items() if count))
         if items:
-            found.setdefault((items, equation.constant), attrs.evolve(equation, terms=items))
-    return list(found.values())
+            equations.setdefault((items, equation.constant), attrs.evolve(equation, terms=items))
+    return list(equations.values())
 
 
 def distinct_products(relations: Relations) -> list[Product]:
     """The products of roots, each once, without the factors that are on both sides."""
-    found: dict[object, Product] = {}
+    products: dict[object, Product] = {}
     for product in relations.products:
         left, right = list(map(relations.root, product.left)), list(map(relations.root, product.right))
         for root in list(left):
@@ -148,8 +150,8 @@ def distinct_products(relations: Relations) -> list[Product]:
                 right.remove(root)
         if left or right:
             first, second = sorted((tuple(sorted(left)), tuple(sorted(right))))
-            found.setdefault((first, second), Product(first, second, product.where))
-    return list(found.values())
+            products.setdefault((first, second), Product(first, second, product.where))
+    return list(products.values())
 
 
 def merged_roots(
@@ -163,7 +165,7 @@ def merged_roots(
     bound |= {relations.root(dimension) for dimension in relations.kept}
     bound |= {relations.root(dimension) for dimension, _ in relations.whole}
     bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
-    found: dict[int, tuple[int, ...]] = {}
+    factors_by_root: dict[int, tuple[int, ...]] = {}
     is_changed = True
     while is_changed:
         is_changed = False
@@ -173,13 +175,13 @@ def merged_roots(
                 if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
                     continue
                 if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
-                    found[whole[0]] = factors
+                    factors_by_root[whole[0]] = factors
                     products.remove(product)
                     is_changed = True
                     break
             if is_changed:
                 break
-    return found
+    return factors_by_root
 
 
 _UNEQUAL = "sizes that depend on it cannot shrink in proportion"
@@ -250,14 +252,14 @@ class Offsets:
     def _solve(self, equation: Equation) -> bool:
         """Find the one offset that an equation lacks; False where it cannot hold unless roots stay that did not."""
         unknown = [(root, count) for root, count in equation.terms if root not in self.offsets]
-        known = sum(count * self.offsets[root] for root, count in equation.terms if root in self.offsets)
+        total = sum(count * self.offsets[root] for root, count in equation.terms if root in self.offsets)
         if not unknown:
             roots = [root for root, _ in equation.terms]
-            return known == equation.constant or not self.keep(roots, _UNEQUAL, equation.where)
+            return total == equation.constant or not self.keep(roots, _UNEQUAL, equation.where)
         if len(unknown) > 1:
             return True
         ((root, count),) = unknown
-        offset, rest = divmod(equation.constant - known, count)
+        offset, rest = divmod(equation.constant - total, count)
         if rest or offset > self.size(root):
             return not self.keep([root for root, _ in equation.terms], _UNEQUAL, equation.where)
         self.offsets[root] = offset
@@ -278,7 +280,7 @@ class Offsets:
                             rest, "it is multiplied with a size that does not shrink in proportion", product.where
                         )
                         terms = ((other[0], 1), (root, -prod(map(self.size, rest))))
-                        constant = sum(count * self.size(each) for each, count in terms)
+                        constant = sum(count * self.size(axis) for axis, count in terms)
                         self.equations.append(Equation(terms, constant, product.where))
                     else:
                         self.keep((*side, *other), "sizes do not shrink in proportion", product.where)
@@ -365,10 +367,10 @@ def _members(working: Offsets, roots: Sequence[int]) -> dict[int, list[int]]:
         for root in changing[1:]:
             first, second = sorted((find(changing[0]), find(root)))
             parents[second] = first
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for root in parents:
-        found.setdefault(find(root), []).append(root)
-    return found
+        members.setdefault(find(root), []).append(root)
+    return members
 
 
 def _units(working: Offsets, members: Mapping[int, list[int]], relations: Relations) -> dict[int, int]:

@@ -109,9 +109,9 @@ class Sums(ForwardAnalysis[_Fact]):
         root = relations.root
         tiled = {root(places): root(whole) for places, whole in relations.tiled.items()}
         tiled = {places: tiled.get(whole, whole) for places, whole in tiled.items()}
-        found = cls(module, dimensions, axes=frozenset(map(root, relations.to_one)), tiled=tiled)
-        found.run(module.entry, ())
-        return found
+        sums = cls(module, dimensions, axes=frozenset(map(root, relations.to_one)), tiled=tiled)
+        sums.run(module.entry, ())
+        return sums
 
     @property
     def nothing(self) -> _Fact:
@@ -133,13 +133,13 @@ class Sums(ForwardAnalysis[_Fact]):
             return _Fact(counts=((root(self.relations.counted[place]),),))
         if place in self.relations.summed:
             over = tuple(sorted(map(root, self.relations.summed[place])))
-            found = [self._summed(operand, over) for operand in operands]
-            return attrs.evolve(found[0], parts=tuple(found))
+            facts = [self._summed(operand, over) for operand in operands]
+            return attrs.evolve(facts[0], parts=tuple(facts))
         if entry is not None and entry.is_elementwise and len(operands) > 1:
             met = self._met(operands)
             is_number = self.dimensions.values[place[0]][place[1]].array.element_type.kind is not Kind.PRED
             is_linear = is_number and (traits.same_unit or traits.keeps_unit or traits.is_product or traits.is_quotient)
-            own = [each.adds_to for each in operands if each.adds_to is not None]
+            own = [operand_fact.adds_to for operand_fact in operands if operand_fact.adds_to is not None]
             adds_to = own[0] if own and traits.cancels and traits.commutes else None
             return attrs.evolve(met, counts=met.counts if is_linear else (), adds_to=adds_to)
         if len(operands) == 1 or traits.moves is not None:
@@ -154,7 +154,9 @@ class Sums(ForwardAnalysis[_Fact]):
     def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
         own, tiled = set(dimensions), self._tiled
         whole = tuple(sorted(tiled.get(root, root) for root in dimensions))
-        more = (tuple(sorted((*dimensions, *each))) for each in operand.sums if own.isdisjoint(each))
+        more = (
+            tuple(sorted((*dimensions, *summed_roots))) for summed_roots in operand.sums if own.isdisjoint(summed_roots)
+        )
         sums = _few([dimensions, whole, *more])
         self.everywhere.update(dict.fromkeys(sums))
         return _Fact(sums=sums, devices=frozenset(own.intersection(self._axes)))
@@ -193,16 +195,16 @@ class Sums(ForwardAnalysis[_Fact]):
 
     def looped(self, condition: Computation, body: Computation, state: _Fact) -> _Fact:
         """What the body adds to is a sum over the dimensions along which the loop's counters are positions."""
-        given = self.dimensions.values[body.name][body.parameters[0].name]
+        parameter_value = self.dimensions.values[body.name][body.parameters[0].name]
         added = {
             index for index, fact in _leaves(self.run(body, [_marked(state)], is_final=False)) if fact.adds_to == index
         }
         root, unit = self.relations.root, self.relations.units.root
-        units = {index: unit(given.units[index]) for index in added & given.units.keys()}
+        units = {index: unit(parameter_value.units[index]) for index in added & parameter_value.units.keys()}
         positions = [position for position in self.relations.positions if unit(position.unit) in units.values()]
         counters = {unit(position.unit) for position in positions}
         over = tuple(sorted({root(axis) for position in positions for axis in position.dimensions}))
-        sums = {index for index, each in units.items() if each not in counters}
+        sums = {index for index, counted_unit in units.items() if counted_unit not in counters}
         return self._with_sums(state, (), sums, over) if over else state
 
     def _with_sums(self, fact: _Fact, index: Index, sums: Collection[Index], over: Roots) -> _Fact:
@@ -264,10 +266,10 @@ def tie_positions(relations: Relations) -> None:
 
 def _tie_wrapped(relations: Relations) -> None:
     """What counts along a dimension, and then modulo its size, counts along it still."""
-    known, root = _dimensions_by_unit(relations), relations.units.root
+    dimensions_by_unit, root = _dimensions_by_unit(relations), relations.units.root
     for remainder, dividend in relations.wrapped:
-        for dimension in known.get(root(remainder), ()):
-            for other in known.get(root(dividend), ()):
+        for dimension in dimensions_by_unit.get(root(remainder), ()):
+            for other in dimensions_by_unit.get(root(dividend), ()):
                 if relations.sizes[dimension] == relations.sizes[other]:
                     relations.tie(dimension, other)
 
@@ -288,7 +290,11 @@ def _tie_derived(relations: Relations) -> None:
 def _spread_components(relations: Relations) -> None:
     """Where vectors are positions, their components are."""
     units = relations.units
-    vectors = {units.root(each.unit): each.dimensions for each in relations.positions if len(each.dimensions) > 1}
+    vectors = {
+        units.root(position.unit): position.dimensions
+        for position in relations.positions
+        if len(position.dimensions) > 1
+    }
     for unit, components in relations.components:
         dimensions = vectors.get(units.root(unit), ())
         if len(dimensions) == len(components):
@@ -298,22 +304,22 @@ def _spread_components(relations: Relations) -> None:
 
 
 def _dimensions_by_unit(relations: Relations) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    dimensions_by_unit: dict[int, list[int]] = {}
     for position in relations.positions:
         if len(position.dimensions) == 1:
-            found.setdefault(relations.units.root(position.unit), []).extend(position.dimensions)
-    return found
+            dimensions_by_unit.setdefault(relations.units.root(position.unit), []).extend(position.dimensions)
+    return dimensions_by_unit
 
 
 def _add_strides(single: dict[int, list[_T]], relations: Relations) -> None:
     """A factor of positions counts along the same dimension, unless it counts something itself."""
     root = relations.units.root
-    found = {
+    additions = {
         root(factor): single[root(product)]
         for product, factor in relations.strides
         if root(product) in single and root(factor) not in single
     }
-    single.update(found)
+    single.update(additions)
 
 
 def _add_uses(found: dict[int, list[_T]], relations: Relations) -> None:
@@ -326,20 +332,20 @@ def _add_uses(found: dict[int, list[_T]], relations: Relations) -> None:
 
 def _rooms_by_unit(relations: Relations) -> dict[int, list[tuple[int, int]]]:
     """Of units of starts, in which dimension they are, and of what dimension windows are that start there."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    rooms: dict[int, list[tuple[int, int]]] = {}
     for unit, whole, window in relations.rooms:
-        found.setdefault(relations.units.root(unit), []).append((whole, window))
-    _add_strides(found, relations)
-    _add_uses(found, relations)
-    return found
+        rooms.setdefault(relations.units.root(unit), []).append((whole, window))
+    _add_strides(rooms, relations)
+    _add_uses(rooms, relations)
+    return rooms
 
 
 def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
-    found: dict[int, list[tuple[int, ...]]] = {}
+    vectors: dict[int, list[tuple[int, ...]]] = {}
     for position in relations.positions:
         if len(position.dimensions) > 1:
-            found.setdefault(relations.units.root(position.unit), []).append(position.dimensions)
-    return found
+            vectors.setdefault(relations.units.root(position.unit), []).append(position.dimensions)
+    return vectors
 
 
 @frozen(eq=False)
@@ -356,26 +362,26 @@ class _Lengths:
 
         Positions along a dimension that is a product count in strides, the products of the last factors.
         """
-        found: dict[int, set[int]] = {}
+        new_sizes: dict[int, set[int]] = {}
         for root in {self.relations.root(dimension) for dimension in dimensions}:
             before, after = self._size(root)
-            found.setdefault(before, set()).add(after)
+            new_sizes.setdefault(before, set()).add(after)
             for factors in self.splits.get(root, ()):
                 strides = [self._size(factor) for factor in reversed(factors)]
                 old, new = 1, 1
                 for before, after in strides[:-1]:
                     old, new = old * before, new * after
-                    found.setdefault(old, set()).add(new)
-        return {old: next(iter(found[old])) for old in sorted(found, reverse=True) if len(found[old]) == 1}
+                    new_sizes.setdefault(old, set()).add(new)
+        return {old: next(iter(new_sizes[old])) for old in sorted(new_sizes, reverse=True) if len(new_sizes[old]) == 1}
 
     def last_starts(self, rooms: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """By the last start of a window in a dimension, and its size, the new ones, and the size of the dimension."""
-        found: dict[int, tuple[int, int]] = {}
+        new_starts: dict[int, tuple[int, int]] = {}
         for whole, window in rooms:
             ours, theirs = self._size(self.relations.root(whole)), self._size(self.relations.root(window))
-            found[theirs[0]] = theirs[1], ours[0]
-            found[ours[0] - theirs[0]] = ours[1] - theirs[1], ours[0]
-        return found
+            new_starts[theirs[0]] = theirs[1], ours[0]
+            new_starts[ours[0] - theirs[0]] = ours[1] - theirs[1], ours[0]
+        return new_starts
 
     def _size(self, root: int) -> tuple[int, int]:
         """Before and after."""
@@ -430,14 +436,20 @@ def constants_for(
                 continue
             unit = relations.units.root(value.unit)
             columns = _columns(literal.held, unit, single, vectors, lengths)
-            array, found = _replaced(literal.held, columns, lengths.last_starts(rooms.get(unit, ())))
+            array, literal_changes = _replaced(literal.held, columns, lengths.last_starts(rooms.get(unit, ())))
             array, bits = _shifts(array, shifts.get(unit), lengths, changed)
-            found += bits
-            found += _suspects(
-                literal.held, changed - {size for each in found for size in (each.before, each.before + 1)}
+            literal_changes += bits
+            literal_changes += _suspects(
+                literal.held,
+                changed
+                - {
+                    size
+                    for literal_change in literal_changes
+                    for size in (literal_change.before, literal_change.before + 1)
+                },
             )
             place = computation.name, instruction.name
-            changes += [attrs.evolve(change, computation=place[0], instruction=place[1]) for change in found]
+            changes += [attrs.evolve(change, computation=place[0], instruction=place[1]) for change in literal_changes]
             if array is not literal.held:
                 literals[place] = attrs.evolve(literal, value=array)
     return literals, changes

@@ -52,8 +52,8 @@ def _resized_array(
     shape: ArrayShape, axes: tuple[int, ...], dimensions: Dimensions, sizes: Mapping[int, int]
 ) -> ArrayShape:
     root = dimensions.relations.root
-    found = tuple(sizes.get(root(axis), size) for axis, size in zip(axes, shape.dimensions, strict=True))
-    return shape if found == shape.dimensions else attrs.evolve(shape, dimensions=found)
+    new_sizes = tuple(sizes.get(root(axis), size) for axis, size in zip(axes, shape.dimensions, strict=True))
+    return shape if new_sizes == shape.dimensions else attrs.evolve(shape, dimensions=new_sizes)
 
 
 @frozen(eq=False)
@@ -104,7 +104,9 @@ class Workload:
             for instruction in self.module.by_name[name]:
                 if len(instruction.operands) < 2 or role_of(instruction) not in (Role.KERNEL, Role.CUSTOM_CALL):
                     continue
-                operands = [resized_shape(values[each], self.dimensions, sizes) for each in instruction.operands[:2]]
+                operands = [
+                    resized_shape(values[operand], self.dimensions, sizes) for operand in instruction.operands[:2]
+                ]
                 shape = resized_shape(values[instruction.name], self.dimensions, sizes)
                 contraction = contraction_of(attrs.evolve(instruction, shape=shape), operands)
                 if contraction is not None:
@@ -128,8 +130,10 @@ class _Rewriting:
     def computation(self, computation: Computation) -> Computation:
         values = self.dimensions.values[computation.name]
         shapes = {name: self.shape(value) for name, value in values.items()}
-        found = tuple(self.instruction(computation, instruction, shapes) for instruction in computation.instructions)
-        return attrs.evolve(computation, instructions=found)
+        instructions = tuple(
+            self.instruction(computation, instruction, shapes) for instruction in computation.instructions
+        )
+        return attrs.evolve(computation, instructions=instructions)
 
     def instruction(
         self, computation: Computation, instruction: Instruction, shapes: Mapping[str, Shape]
@@ -143,8 +147,8 @@ class _Rewriting:
             new_result=shapes[instruction.name],
             backend_config=instruction.backend_config,
         )
-        given = self.literals.get((computation.name, instruction.name))
-        attributes = _attributes(instruction, change, given)
+        literal = self.literals.get((computation.name, instruction.name))
+        attributes = _attributes(instruction, change, literal)
         return attrs.evolve(
             instruction,
             shape=change.new_result,
@@ -189,8 +193,8 @@ def _config(instruction: Instruction, change: Resizing) -> str | None:
     entry = entry_of(instruction)
     if entry is None or entry.role is not Role.LIBRARY or entry.resize is None:
         return instruction.backend_config
-    found: str | None = entry.resize(change)
-    return found
+    config: str | None = entry.resize(change)
+    return config
 
 
 def rewritten(
@@ -199,14 +203,14 @@ def rewritten(
     """The module with new sizes of roots, and other constants where `literals` gives some."""
     rewriting = _Rewriting(module, dimensions, sizes, literals)
     computations = tuple(map(rewriting.computation, module.computations))
-    found = attrs.evolve(module, computations=computations, origin_recovery_table=None, source=None)
+    resized = attrs.evolve(module, computations=computations, origin_recovery_table=None, source=None)
     layout = module.entry_computation_layout
     if layout is None:
-        return found
-    entry = found.entry
+        return resized
+    entry = resized.entry
     parameters = tuple(map(_in_layout_of, layout.parameters, entry.parameter_shapes))
     return attrs.evolve(
-        found, entry_computation_layout=EntryLayout(parameters, _in_layout_of(layout.result, entry.result_shape))
+        resized, entry_computation_layout=EntryLayout(parameters, _in_layout_of(layout.result, entry.result_shape))
     )
 
 
@@ -294,7 +298,7 @@ class _Uses:
 
 def _uses(module: Module, dimensions: Dimensions) -> dict[int, _Uses]:
     """Where each root occurs."""
-    found: dict[int, _Uses] = {}
+    uses_by_root: dict[int, _Uses] = {}
     root = dimensions.relations.root
     for computation in module:
         values = dimensions.values[computation.name]
@@ -303,13 +307,13 @@ def _uses(module: Module, dimensions: Dimensions) -> dict[int, _Uses]:
             is_input = computation is module.entry and instruction in module.entry.parameters
             for axes in values[instruction.name].leaves.values():
                 for number, axis in enumerate(axes):
-                    uses = found.setdefault(root(axis), _Uses())
+                    uses = uses_by_root.setdefault(root(axis), _Uses())
                     uses.arrays += 1
                     if role:
                         uses.roles[role] += 1
                     if is_input and len(uses.parameters) < _MOST_ROLES:
                         uses.parameters.append(f"{instruction.name}[{number}]")
-    return found
+    return uses_by_root
 
 
 def _role(op_name: str | None) -> str:
@@ -336,11 +340,14 @@ def size_changes(
         SizeChange(
             before,
             after,
-            each.arrays,
-            tuple(each.parameters[:_MOST_ROLES]),
-            tuple(role for role, _ in sorted(each.roles.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ROLES]),
+            merged_uses.arrays,
+            tuple(merged_uses.parameters[:_MOST_ROLES]),
+            tuple(
+                role
+                for role, _ in sorted(merged_uses.roles.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ROLES]
+            ),
         )
-        for (_, before, after), each in merged.items()
+        for (_, before, after), merged_uses in merged.items()
     ]
     return tuple(sorted(changes, key=lambda change: (-change.arrays, -change.before, change.parameters, change.roles)))
 
@@ -348,12 +355,12 @@ def size_changes(
 def kept_sizes(module: Module, dimensions: Dimensions, groups: Groups) -> tuple[KeptSize, ...]:
     """The sizes that stay, those of one size and reason together, the largest first."""
     uses = _uses(module, dimensions)
-    found: dict[tuple[int, str], KeptSize] = {}
+    sizes_by_key: dict[tuple[int, str], KeptSize] = {}
     for root, (reason, place) in groups.kept.items():
         if root not in uses:
             continue
         size = dimensions.relations.sizes[root]
         key = size, reason
-        before = found.get(key, KeptSize(size, 0, reason, *place))
-        found[key] = attrs.evolve(before, arrays=before.arrays + uses[root].arrays)
-    return tuple(sorted(found.values(), key=lambda kept: (-kept.size, -kept.arrays, kept.reason)))
+        before = sizes_by_key.get(key, KeptSize(size, 0, reason, *place))
+        sizes_by_key[key] = attrs.evolve(before, arrays=before.arrays + uses[root].arrays)
+    return tuple(sorted(sizes_by_key.values(), key=lambda kept: (-kept.size, -kept.arrays, kept.reason)))

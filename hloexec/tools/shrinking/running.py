@@ -181,7 +181,7 @@ class _Work:
 
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
         """What is asked of the groups; InputError where none of a size's can become what is asked for."""
-        found = self._axis_demands()
+        units_by_group = self._axis_demands()
         relations = self.dimensions.relations
         for before, after in dims.items():
             roots = self._roots_of(before)
@@ -190,7 +190,7 @@ class _Work:
             for root in roots:
                 group = self.groups.groups[self.groups.of_root[root]]
                 unit = _unit_for(group, root, before, after)
-                if found.setdefault(group.number, unit) != unit:
+                if units_by_group.setdefault(group.number, unit) != unit:
                     raise InputError(
                         f"size {before} cannot become {after}: sizes in one proportion are asked for others"
                     )
@@ -201,18 +201,18 @@ class _Work:
         for group in self.groups.groups:
             is_axis = self.fewer is not None and relations.to_one & group.bases.keys()
             if not is_axis and any(relations.sizes[root] in keep for root in group.bases):
-                if found.get(group.number, group.unit) != group.unit:
+                if units_by_group.get(group.number, group.unit) != group.unit:
                     raise InputError(
                         f"sizes {sorted(keep)} cannot stay: sizes in proportion to them are asked to shrink"
                     )
-                found[group.number] = group.unit
-        return [Demand(group, unit) for group, unit in found.items()]
+                units_by_group[group.number] = group.unit
+        return [Demand(group, unit) for group, unit in units_by_group.items()]
 
     def _axis_demands(self) -> dict[int, int]:
         """What is asked of the axes of devices; InputError where they have to stay."""
-        found: dict[int, int] = {}
+        units_by_group: dict[int, int] = {}
         if self.fewer is None:
-            return found
+            return units_by_group
         axes, relations = self.fewer.axes, self.dimensions.relations
         for block, dimension in axes.dimensions.items():
             before, after = axes.grid.size(block), axes.shorter.after.size(block)
@@ -222,7 +222,7 @@ class _Work:
             if root in self.groups.of_root:
                 group = self.groups.groups[self.groups.of_root[root]]
                 unit = _unit_for(group, root, before, after)
-                if found.setdefault(group.number, unit) != unit:
+                if units_by_group.setdefault(group.number, unit) != unit:
                     raise InputError(f"axes of {before} devices are tied to others, and cannot become {after}")
             elif before != after:
                 reason, (computation, name) = self.groups.kept.get(root, ("it follows from others", ("", "")))
@@ -230,7 +230,7 @@ class _Work:
                     f"an axis of {before} devices, {axes.grid.stride(block[0])} apart, cannot become {after}, as a "
                     f"size that depends on it stays: {reason} (%{name} in {computation})"
                 )
-        return found
+        return units_by_group
 
     def _roots_of(self, size: int) -> list[int]:
         """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
@@ -240,48 +240,49 @@ class _Work:
         return [root for root in roots if root in inputs] or roots
 
     def _why_kept(self, size: int) -> str:
-        kept = [each for each in kept_sizes(self.module, self.dimensions, self.groups) if each.size == size]
-        known = self.dimensions.relations.sizes
+        kept = [
+            kept_size for kept_size in kept_sizes(self.module, self.dimensions, self.groups) if kept_size.size == size
+        ]
+        root_sizes = self.dimensions.relations.sizes
         for root, factors in self.groups.merged.items():
-            if known[root] == size:
-                return (
-                    f"it is the product of {' and '.join(str(known[factor]) for factor in factors)}, and follows them"
-                )
+            if root_sizes[root] == size:
+                product = " and ".join(str(root_sizes[factor]) for factor in factors)
+                return f"it is the product of {product}, and follows them"
         if not kept:
-            sizes = sorted({*known}, reverse=True)
+            sizes = sorted({*root_sizes}, reverse=True)
             return f"the module has no dimension of that size; there are {listing(sizes, 12)}"
         return f"{kept[0].reason} (%{kept[0].instruction} in {kept[0].computation})"
 
     def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
         solver = Solver(self.groups, self.workload.largest(), demands)
-        found = self._candidate(self._solved(solver, inf))
-        if not found.fits(limit):
-            found = self._largest_that_fits(solver, limit)
+        candidate = self._candidate(self._solved(solver, inf))
+        if not candidate.fits(limit):
+            candidate = self._largest_that_fits(solver, limit)
         return Shrinkage(
-            module=found.module,
-            changes=size_changes(self.module, self.dimensions, self.groups, found.sizes),
+            module=candidate.module,
+            changes=size_changes(self.module, self.dimensions, self.groups, candidate.sizes),
             kept=kept_sizes(self.module, self.dimensions, self.groups),
-            constants=tuple(found.constants),
-            is_proven=found.is_proven,
+            constants=tuple(candidate.constants),
+            is_proven=candidate.is_proven,
             devices=self.workload.devices,
             devices_before=self.devices,
             axes=() if self.fewer is None else self.fewer.changes,
             argument_bytes_before=self.workload.argument_bytes({}) // self.workload.devices * self.devices,
-            argument_bytes=found.argument_bytes,
-            peak_bytes=found.peak_bytes,
+            argument_bytes=candidate.argument_bytes,
+            peak_bytes=candidate.peak_bytes,
             flops_before=self.workload.flops({}) // self.workload.devices * self.devices,
-            flops=found.flops,
+            flops=candidate.flops,
         )
 
     def _solved(self, solver: Solver, bound: float) -> Sizing:
-        found = solver.solve(bound)
-        if found is None:
+        sizing = solver.solve(bound)
+        if sizing is None:
             self._require_free_shares()
             raise HloError(
                 f"no sizes satisfy what {argument('dims')} and {argument('keep')} ask for: products of sizes "
                 "could not stay equal"
             )
-        return found
+        return sizing
 
     def _require_free_shares(self) -> None:
         """InputError where what devices have together stays, although there are fewer."""
@@ -289,7 +290,7 @@ class _Work:
             return
         root, numbers = self.dimensions.relations.root, self.groups.numbers
         axes, sizes = self.fewer.axes, self.dimensions.relations.sizes
-        changed = {root(each) for block, each in axes.dimensions.items() if axes.shorter.changes(block)}
+        changed = {root(dimension) for block, dimension in axes.dimensions.items() if axes.shorter.changes(block)}
         for product in self.dimensions.relations.products:
             parts = set(map(root, product.right))
             if len(product.left) != 1 or not parts & changed or numbers(root(product.left[0])):
@@ -322,13 +323,13 @@ class _Work:
         sizes = sizing.sizes(self.groups, self.dimensions.relations)
         return _fits(self.workload.argument_bytes(sizes), self.workload.flops(sizes), limit)
 
-    def _too_large(self, found: _Candidate, limit: int | None) -> str:
+    def _too_large(self, candidate: _Candidate, limit: int | None) -> str:
         kept = kept_sizes(self.module, self.dimensions, self.groups)
-        lines = [_reason(each) for each in kept[:5]]
+        lines = [_reason(kept_size) for kept_size in kept[:5]]
         return (
             f"module {self.module.name} cannot shrink to {limit} bytes: with its smallest sizes, its inputs take "
-            f"{found.argument_bytes} bytes, a run {found.peak_bytes or 0} beyond them and {found.flops} operations."
-            + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
+            f"{candidate.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and "
+            f"{candidate.flops} operations." + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
         )
 
     def _candidate(self, sizing: Sizing) -> _Candidate:
@@ -360,9 +361,11 @@ def _merged(
     first: tuple[dict[Place, Literal], list[ConstantChange]], second: tuple[dict[Place, Literal], list[ConstantChange]]
 ) -> tuple[dict[Place, Literal], list[ConstantChange]]:
     """Constants of two findings; what the first changes or the second does not name is as the first says."""
-    named = {(each.computation, each.instruction) for each in second[1]} - first[0].keys()
-    changes = [each for each in first[1] if (each.computation, each.instruction) not in named]
-    return second[0] | first[0], changes + [each for each in second[1] if (each.computation, each.instruction) in named]
+    named = {(change.computation, change.instruction) for change in second[1]} - first[0].keys()
+    changes = [change for change in first[1] if (change.computation, change.instruction) not in named]
+    return second[0] | first[0], changes + [
+        change for change in second[1] if (change.computation, change.instruction) in named
+    ]
 
 
 def _require_valid(module: Module) -> None:
@@ -386,8 +389,12 @@ def _unit_for(group: Group, root: int, before: int, after: int) -> int:
     base, offset = group.bases[root], group.offsets[root]
     unit, rest = divmod((after - offset) * group.unit, base)
     if rest or unit < group.lowest or (group.is_divided and group.unit % unit):
-        units = [each for each in range(group.lowest, group.unit + 1) if not (group.is_divided and group.unit % each)]
-        sizes = [group.sizes(each)[root] for each in units]
+        units = [
+            candidate
+            for candidate in range(group.lowest, group.unit + 1)
+            if not (group.is_divided and group.unit % candidate)
+        ]
+        sizes = [group.sizes(candidate)[root] for candidate in units]
         words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
         raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")
     return unit

@@ -49,14 +49,14 @@ class Sizing:
 
     def sizes(self, groups: Groups, relations: Relations) -> dict[int, int]:
         """The new size of every root that is in a group, or follows from some."""
-        found: dict[int, int] = {}
+        new_sizes: dict[int, int] = {}
         for group, unit in zip(groups.groups, self.units, strict=True):
-            found.update(group.sizes(unit))
+            new_sizes.update(group.sizes(unit))
         before = relations.sizes
         for root, factors in reversed(list(groups.merged.items())):
             share = before[root] // prod(before[factor] for factor in factors)
-            found[root] = share * prod(found.get(factor, before[factor]) for factor in factors)
-        return found
+            new_sizes[root] = share * prod(new_sizes.get(factor, before[factor]) for factor in factors)
+        return new_sizes
 
 
 def _milp() -> Any:
@@ -126,9 +126,9 @@ class Solver:
         if exact is not None:
             return exact
         for more in _NEARBY:
-            found = self._solve(bound + more, _EXCESS)
-            if found is not None:
-                return found
+            sizing = self._solve(bound + more, _EXCESS)
+            if sizing is not None:
+                return sizing
         return None
 
     def _solve(self, bound: float, excess: float | None) -> Sizing | None:

@@ -52,7 +52,9 @@ class Targets:
         self.program = Program(module, entry)
         self.computations = entered_computations(module, entry, self.program.schedule)
         """Those whose instructions are shown, the entry first."""
-        self.instructions = [(computation, each) for computation in self.computations for each in computation]
+        self.instructions = [
+            (computation, instruction) for computation in self.computations for instruction in computation
+        ]
 
     def selected(self, where: str) -> tuple[frozenset[int], Selection | None]:
         """The instructions that a text selects, and how; InputError where there are none."""
@@ -60,10 +62,10 @@ class Targets:
         if line is not None:
             return self._at_line(line[1], int(line[2])), None
         selection = Selection.of([where])
-        found = frozenset(id(each) for _, each in self.instructions if selection.has(each))
-        if not found:
+        selected = frozenset(id(instruction) for _, instruction in self.instructions if selection.has(instruction))
+        if not selected:
             self._refuse(selection)
-        return found, selection if where.startswith("path:") else None
+        return selected, selection if where.startswith("path:") else None
 
     def _refuse(self, selection: Selection) -> None:
         """InputError: no instruction that is shown is selected."""
@@ -86,14 +88,14 @@ class Targets:
 
     def _at_line(self, file: str, line: int) -> frozenset[int]:
         lines: dict[str, set[int]] = {}
-        found = set()
+        instructions = set()
         for _, instruction in self.instructions:
             for source in source_lines(self.module, instruction):
                 lines.setdefault(source.file, set()).add(source.line or 0)
                 if source.line == line and _is_file(source.file, file):
-                    found.add(id(instruction))
-        if found:
-            return frozenset(found)
+                    instructions.add(id(instruction))
+        if instructions:
+            return frozenset(instructions)
         if not lines:
             raise InputError(f"no instruction is known to be from {file}:{line}: the module has no source lines")
         named = [numbers for name, numbers in lines.items() if _is_file(name, file)]
@@ -201,7 +203,7 @@ class BreakpointText(TypedDict, total=False):
 def parsed(text: str) -> BreakpointText:
     """The parts of a breakpoint's text, as `Stepper.break_at` takes them; InputError where it is none."""
     head, has_condition, rest = f" {text} ".partition(" if ")
-    found: BreakpointText = {"condition": rest.strip() if has_condition else None}
+    fields: BreakpointText = {"condition": rest.strip() if has_condition else None}
     if has_condition and not rest.strip():
         raise InputError("a condition is expected after `if`, such as `if any nan`")
     words = iter(head.split())
@@ -210,31 +212,31 @@ def parsed(text: str) -> BreakpointText:
             following = next(words, "")
             number = natural_number(following)
             if number is None:
-                given = f", not {following!r}" if following else ""
-                raise InputError(f"a number is expected after `{word}`{given}")
-            _require_new(found, word, number)
+                suffix = f", not {following!r}" if following else ""
+                raise InputError(f"a number is expected after `{word}`{suffix}")
+            _require_new(fields, word, number)
             if word == "device":
-                found["device"] = number
+                fields["device"] = number
             else:
-                found["iteration"] = number
+                fields["iteration"] = number
         else:
-            _require_new(found, "where", word)
-            found["where"] = word
-    return found
+            _require_new(fields, "where", word)
+            fields["where"] = word
+    return fields
 
 
-def _require_new(found: Mapping[str, object], key: str, value: object) -> None:
-    if key in found:
-        what = f"where it is ({found[key]!r})" if key == "where" else f"the {key}"
-        raise InputError(f"a breakpoint says {what} once, but {value!r} follows")
+def _require_new(fields: Mapping[str, object], key: str, value: object) -> None:
+    if key in fields:
+        subject = f"where it is ({fields[key]!r})" if key == "where" else f"the {key}"
+        raise InputError(f"a breakpoint says {subject} once, but {value!r} follows")
 
 
-def _text(where: str | None, iteration: int | None, device: int | None, given: Condition | None) -> str:
+def _text(where: str | None, iteration: int | None, device: int | None, condition: Condition | None) -> str:
     """A breakpoint as a text that `parsed` reads."""
     parts = [where] if where else []
     parts += [f"iteration {iteration}"] if iteration is not None else []
     parts += [f"device {device}"] if device is not None else []
-    parts += [f"if {given}"] if given is not None else []
+    parts += [f"if {condition}"] if condition is not None else []
     return " ".join(parts)
 
 

@@ -84,15 +84,15 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = [
-            (found[found.lastindex or 0], found.start(found.lastindex or 0)) for found in _TOKEN.finditer(text)
+            (match[match.lastindex or 0], match.start(match.lastindex or 0)) for match in _TOKEN.finditer(text)
         ]
         self._position = 0
 
     def whole(self) -> _Test:
-        found = self._either()
+        test = self._either()
         if self._next:
             self._expected("`and`, `or` or the end")
-        return found
+        return test
 
     @property
     def _next(self) -> str:
@@ -106,11 +106,11 @@ class _Parser:
         self._position += 1
         return token
 
-    def _expected(self, what: str) -> NoReturn:
+    def _expected(self, subject: str) -> NoReturn:
         place = (
             f"not {self._next!r} at column {self._tokens[self._position][1] + 1}" if self._next else "but it ends there"
         )
-        raise InputError(f"the condition {self._text.strip()!r} is none: {what} is expected, {place}")
+        raise InputError(f"the condition {self._text.strip()!r} is none: {subject} is expected, {place}")
 
     def _either(self) -> _Test:
         parts = [self._both()]
@@ -129,10 +129,10 @@ class _Parser:
             negated = self._negation()
             return lambda arrays: not negated(arrays)
         if self._take("("):
-            found = self._either()
+            test = self._either()
             if not self._take(")"):
                 self._expected("`)`")
-            return found
+            return test
         return self._test()
 
     def _test(self) -> _Test:
@@ -145,7 +145,7 @@ class _Parser:
             self._position += 1
             compare = self._comparison()
             return lambda arrays: any(
-                (found := statistic(array)) is not None and bool(compare(found)) for array in arrays
+                (number := statistic(array)) is not None and bool(compare(number)) for array in arrays
             )
         quantifier = self._take("any", "all")
         elements = _ELEMENTS.get(self._next)
@@ -161,16 +161,16 @@ class _Parser:
         return lambda arrays: any(bool(np.any(elements(array))) for array in arrays)
 
     def _index(self) -> tuple[int, ...]:
-        found: list[int] = []
+        index: list[int] = []
         while not self._take("]"):
-            if found and not self._take(","):
+            if index and not self._take(","):
                 self._expected("`,` or `]`")
             try:
-                found.append(int(self._next))
+                index.append(int(self._next))
             except ValueError:
                 self._expected("an index")
             self._position += 1
-        return tuple(found)
+        return tuple(index)
 
     def _comparison(self) -> Callable[[Any], Any]:
         """What compares elements or a statistic with a number."""
@@ -180,16 +180,16 @@ class _Parser:
         number = self._number()
         compare = _COMPARISONS[name]
 
-        def comparison(found: Any) -> Any:
-            if not isinstance(found, np.ndarray):
-                return compare(found, number)
+        def comparison(member: Any) -> Any:
+            if not isinstance(member, np.ndarray):
+                return compare(member, number)
             if name in ("==", "!="):
-                its_type = element_type_of(found.dtype)
+                its_type = element_type_of(member.dtype)
                 is_rounded = its_type.is_floating
                 return compare(
-                    widen(found), widen(narrow(np.asarray(number, np.float64), its_type)) if is_rounded else number
+                    widen(member), widen(narrow(np.asarray(number, np.float64), its_type)) if is_rounded else number
                 )
-            numbers = wide(found)
+            numbers = wide(member)
             return compare(np.abs(numbers) if numbers.dtype.kind == "c" else numbers, number)
 
         return comparison
@@ -230,20 +230,20 @@ _ELEMENTS: dict[str, Callable[[Array], Any]] = {
 
 def _numbers(array: Array) -> Array:
     """The elements of an array that are numbers, of complex ones the absolute values."""
-    found = widen(array).reshape(-1)
-    if found.dtype.kind == "c":
-        found = np.abs(found)
-    if found.dtype.kind == "b":
-        found = found.view(np.uint8)
-    return found[~np.isnan(found)]
+    numbers = widen(array).reshape(-1)
+    if numbers.dtype.kind == "c":
+        numbers = np.abs(numbers)
+    if numbers.dtype.kind == "b":
+        numbers = numbers.view(np.uint8)
+    return numbers[~np.isnan(numbers)]
 
 
 def _extreme(choose: str, *, is_magnitude: bool = False) -> Callable[[Array], float | int | None]:
     def statistic(array: Array) -> float | int | None:
-        found = _numbers(array)
-        if is_magnitude and found.dtype.kind != "u":
-            found = np.abs(found.astype(np.float64) if found.dtype.kind == "i" else found)
-        number: float | int | None = getattr(found, choose)().item() if found.size else None
+        numbers = _numbers(array)
+        if is_magnitude and numbers.dtype.kind != "u":
+            numbers = np.abs(numbers.astype(np.float64) if numbers.dtype.kind == "i" else numbers)
+        number: float | int | None = getattr(numbers, choose)().item() if numbers.size else None
         return number
 
     return statistic
@@ -251,9 +251,9 @@ def _extreme(choose: str, *, is_magnitude: bool = False) -> Callable[[Array], fl
 
 def _moment(choose: str) -> Callable[[Array], float | None]:
     def statistic(array: Array) -> float | None:
-        found = _numbers(array).astype(np.float64)
-        found = found[np.isfinite(found)]
-        number: float | None = getattr(found, choose)().item() if found.size else None
+        numbers = _numbers(array).astype(np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        number: float | None = getattr(numbers, choose)().item() if numbers.size else None
         return number
 
     return statistic
@@ -285,8 +285,8 @@ class Expression:
         """The part of what the instruction gives; InputError where it has none such."""
         for position in self.index:
             if not isinstance(value, tuple) or not 0 <= position < len(value):
-                what = f"a tuple of {len(value)}" if isinstance(value, tuple) else "no tuple"
-                raise InputError(f"%{self.name} has no element {braced(self.index)}: it is {what} there")
+                description = f"a tuple of {len(value)}" if isinstance(value, tuple) else "no tuple"
+                raise InputError(f"%{self.name} has no element {braced(self.index)}: it is {description} there")
             value = value[position]
         if self.slices is None:
             return value
@@ -311,12 +311,12 @@ class Expression:
 
 def expression(text: str) -> Expression:
     """What a text means; InputError where it is no expression."""
-    found = _EXPRESSION.fullmatch(text)
-    if found is None:
+    match = _EXPRESSION.fullmatch(text)
+    if match is None:
         raise InputError(
             f"{text.strip()!r} is not of the form NAME, NAME{{INDEX}}, NAME[SLICES] or NAME{{INDEX}}[SLICES]"
         )
-    name, index, slices = found.groups()
+    name, index, slices = match.groups()
     try:
         path = () if not index else tuple(int(part) for part in index.split(","))
         parts = None if slices is None else tuple(_slice(part) for part in slices.split(",") if slices.strip())
@@ -336,37 +336,37 @@ def _slice(text: str) -> int | slice:
     return slice(*parts)
 
 
-def value_of_text(text: str, shape: Shape, what: str) -> Value:
+def value_of_text(text: str, shape: Shape, subject: str) -> Value:
     """The value in a file (`.npy`, `.npz`, XLA's literals), or the one of a literal; a number alone fills an array.
 
-    InputError, which calls it `what`, where it is not of the shape.
+    InputError, which calls it `subject`, where it is not of the shape.
     """
     text = text.strip()
     suffix = os.path.splitext(text)[1].lower()
     if suffix in (".npy", ".npz") or (suffix[1:].isalpha() and os.path.isfile(text)):
-        return literals.load_value(text, shape, what)
+        return literals.load_value(text, shape, subject)
     if isinstance(shape, ArrayShape) and shape.is_array and shape.rank and not text.startswith("{"):
-        element = _literal(text, ArrayShape(shape.element_type, ()), what, shape)
+        element = _literal(text, ArrayShape(shape.element_type, ()), subject, shape)
         assert isinstance(element, np.ndarray)
         return np.broadcast_to(element, shape.dimensions)
-    return _literal(text, shape, what, shape)
+    return _literal(text, shape, subject, shape)
 
 
-def _literal(text: str, shape: Shape, what: str, whole: Shape) -> Value:
+def _literal(text: str, shape: Shape, subject: str, whole: Shape) -> Value:
     # Imported late: reading text needs every grammar.
     from hloexec.language.text.lexer import END
     from hloexec.language.text.literals import LiteralParser
 
-    parser = LiteralParser(text, what)
+    parser = LiteralParser(text, subject)
     try:
         found = parser.of_shape(shape)
         if parser.kind != END:
             parser.fail("expected the end of the value")
     except ParseError as error:
         advice = "give a literal, a number that fills it, or a file (.npy, .npz)"
-        raise InputError(f"{what}, which is {whole}, cannot be {text!r}: {error.message}; {advice}") from error
+        raise InputError(f"{subject}, which is {whole}, cannot be {text!r}: {error.message}; {advice}") from error
     if found.is_elided:
-        raise InputError(f"{what} must have all of its elements")
+        raise InputError(f"{subject} must have all of its elements")
     return rebuilt(found, _elements, lambda leaf: leaf.value)
 
 

@@ -98,10 +98,10 @@ class Stop(Described):
         instructions = [*(entry.instruction for entry in path), self.place.instruction]
         entered: list[PathEntry | None] = [None, *path]
         activations = self.place.activations()
-        found = [
+        levels = [
             Level(*parts) for parts in zip(instructions, self.place.computations(), activations, entered, strict=True)
         ]
-        return tuple(reversed(found))
+        return tuple(reversed(levels))
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.name}"
@@ -236,7 +236,7 @@ class Kept:
         under_way = event.activations()
         for device in event.devices:
             self._under_way[device] = under_way
-        alive = {activation for each in self._under_way.values() for activation in each}
+        alive = {activation for activations in self._under_way.values() for activation in activations}
         for ended in [activation for activation in self._values if activation not in alive]:
             del self._values[ended]
             self._bytes -= self._sizes.pop(ended)

@@ -39,20 +39,20 @@ from hloexec.tools.stepping.breakpoints import Breakpoint, Targets, made
 from hloexec.tools.stepping.controlling import Going, Kept, Level, RunController, Stop, Worker
 
 
-def near_name(name: str, known: Iterable[str]) -> str:
+def near_name(name: str, names: Iterable[str]) -> str:
     """The end of a sentence that asks for a name which comes near; nothing where none does."""
-    return suggestion(name, dict.fromkeys(known), text="%{}".format)
+    return suggestion(name, dict.fromkeys(names), text="%{}".format)
 
 
 def found_instruction(computation: Computation, name: str, others: Iterable[Computation]) -> Instruction:
     """The instruction of a computation; InputError where there is none, which says which of the others has it."""
     own = name.removeprefix("%")
-    found = computation.by_name.get(own)
-    if found is None:
+    instruction = computation.by_name.get(own)
+    if instruction is None:
         elsewhere = next((other.name for other in others if own in other.by_name), None)
         hint = near_name(own, computation.by_name) if elsewhere is None else f"; {elsewhere} has one"
         raise InputError(f"{computation.name} has no instruction %{own}{hint}")
-    return found
+    return instruction
 
 
 def replaceable(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> Instruction:
@@ -70,14 +70,18 @@ def replaceable(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> I
 
 def _to_come(name: str, targets: Targets, stop: Stop | None, kept: Kept) -> Instruction:
     computation, own = split_name(name)
-    found = [(home, each) for home, each in targets.instructions if each.name == own and computation in ("", home.name)]
-    if not found:
-        known = [each.name for _, each in targets.instructions]
-        raise InputError(f"{targets.module.name} has no instruction %{name} that runs{near_name(own, known)}")
-    if len(found) > 1:
-        homes = ", ".join(f"{home.name}/{own}" for home, _ in found)
+    matches = [
+        (home, candidate)
+        for home, candidate in targets.instructions
+        if candidate.name == own and computation in ("", home.name)
+    ]
+    if not matches:
+        names = [candidate.name for _, candidate in targets.instructions]
+        raise InputError(f"{targets.module.name} has no instruction %{name} that runs{near_name(own, names)}")
+    if len(matches) > 1:
+        homes = ", ".join(f"{home.name}/{own}" for home, _ in matches)
         raise InputError(f"there are several instructions %{own}; say which of {homes}")
-    ((home, instruction),) = found
+    ((home, instruction),) = matches
     if stop is not None and any(
         level.computation is home and kept.of(level.activation, own, stop.devices[0]) is not None
         for level in stop.levels
@@ -93,12 +97,12 @@ def value_for(instruction: Instruction, value: object) -> Value:
 
     InputError where the value is of another shape or element type.
     """
-    what = f"the value for %{instruction.name}"
+    label = f"the value for %{instruction.name}"
     shape = instruction.shape
     if isinstance(value, (bool, int, float, complex)) and isinstance(shape, ArrayShape) and shape.rank:
-        (scalar,) = value_leaves(value, ArrayShape(shape.element_type, ()), what)
+        (scalar,) = value_leaves(value, ArrayShape(shape.element_type, ()), label)
         value = np.broadcast_to(scalar, shape.dimensions)
-    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in value_leaves(value, shape, what)]
+    leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in value_leaves(value, shape, label)]
     return value_of(shape, lambda number, _: leaves[number])
 
 
@@ -140,13 +144,13 @@ def step(
     """
     require_module(module)
     resolved = attrs.evolve(resolve_options("step", options), planner=False)
-    given = texts("breakpoints", breakpoints)
+    breakpoint_texts = texts("breakpoints", breakpoints)
     limit = byte_count("keep", keep)
     watchers = listed("observers", observers, "observers")
     # What keeps the module from running, and what is warned of, is the caller's, not that of a thread.
     plan_of(module, resolved, is_observed=True, is_controlled=resolved.numerics.rounds_every_value)
     stepper = Stepper(module, inputs, limit, watchers, resolved)
-    for where in given:
+    for where in breakpoint_texts:
         stepper.break_at(where)
     return stepper
 
@@ -231,10 +235,10 @@ class Stepper(Described):
         for name, number in (("iteration", iteration), ("device", device)):
             if number is not None:
                 require_integer(name, number, 0)
-        found = made(self._targets, self._numbers + 1, where, iteration, device, condition, **more)
+        new_breakpoint = made(self._targets, self._numbers + 1, where, iteration, device, condition, **more)
         self._numbers += 1
-        self._breakpoints.append(found)
-        return found
+        self._breakpoints.append(new_breakpoint)
+        return new_breakpoint
 
     def delete(self, number: int | None = None) -> None:
         """Delete a breakpoint or watch; all of them without a number."""
@@ -354,10 +358,10 @@ class Stepper(Described):
         instruction = found_instruction(here.computation, name, [entry.computation for entry in levels])
         stop = self.stop
         chosen = device if device is not None else 0 if stop is None else stop.devices[0]
-        found = self._controller.kept.of(here.activation, instruction.name, chosen)
-        if found is None:
+        value = self._controller.kept.of(here.activation, instruction.name, chosen)
+        if value is None:
             raise InputError(self._why_missing(here, instruction, chosen))
-        return found
+        return value
 
     def _why_missing(self, level: Level, instruction: Instruction, device: int) -> str:
         name, computation = instruction.name, level.computation

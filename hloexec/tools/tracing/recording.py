@@ -51,11 +51,11 @@ class Selection:
     @classmethod
     def of(cls, patterns: Iterable[str]) -> Selection:
         """The selection of these patterns; InputError for one that says nothing."""
-        found = tuple([patterns] if isinstance(patterns, str) else patterns)
-        for pattern in found:
+        texts = tuple([patterns] if isinstance(patterns, str) else patterns)
+        for pattern in texts:
             if not _split(pattern)[1]:
                 raise InputError(f"{pattern!r} selects nothing; give a name, an opcode or an op_name")
-        return cls(found)
+        return cls(texts)
 
     def has(self, instruction: Instruction, path: str | None = None) -> bool:
         """Whether the run of an instruction with this path and name is selected; without one, whether some may be."""
@@ -66,8 +66,8 @@ class Selection:
         instructions = [instruction for computation in module for instruction in computation]
         for pattern in self.patterns:
             if not any(_matches(pattern, instruction) for instruction in instructions):
-                known = {word for instruction in instructions for word in (instruction.opcode, instruction.name)}
-                hint = suggestion(_split(pattern)[1].removeprefix("%"), sorted(known), 3, repr)
+                words = {word for instruction in instructions for word in (instruction.opcode, instruction.name)}
+                hint = suggestion(_split(pattern)[1].removeprefix("%"), sorted(words), 3, repr)
                 raise InputError(f"{pattern!r} selects no instruction of {module.name}{hint}")
 
 
@@ -100,10 +100,10 @@ class KnownArrays(Generic[_T]):
         self._results: OrderedDict[int, tuple[weakref.ref[Array], _T]] = OrderedDict()
 
     def __call__(self, array: Array) -> _T:
-        known = self._results.get(id(array))
-        if known is not None and known[0]() is array:
+        entry = self._results.get(id(array))
+        if entry is not None and entry[0]() is array:
             self._results.move_to_end(id(array))
-            return known[1]
+            return entry[1]
         result = self._function(array)
         self._results[id(array)] = (weakref.ref(array), result)
         if len(self._results) > self._most:
@@ -173,9 +173,9 @@ class Recorder:
         arrays = []
         for index, leaf in leaves(event.value):
             if isinstance(leaf, np.ndarray):
-                found, offset = self._known(leaf)
-                arrays.append(_array_fields(found, index, offset))
-                self._notice(event, fields["name"], found)
+                leaf_statistics, offset = self._known(leaf)
+                arrays.append(_array_fields(leaf_statistics, index, offset))
+                self._notice(event, fields["name"], leaf_statistics)
         line = json.dumps(fields | {"arrays": arrays}, ensure_ascii=False).encode() + b"\n"
         self._require_room(len(line))
         self._index_bytes += len(line)
@@ -186,28 +186,28 @@ class Recorder:
 
     def remarkable(self) -> list[Remarkable]:
         """The first events with NaN or infinities, then those with the largest magnitudes, one per instruction."""
-        found = list(self._not_finite.values())
+        entries = list(self._not_finite.values())
         # Values that are only passed on come once, where they come first.
-        hashes = {entry.leaf.hash for entry in found}
+        hashes = {entry.leaf.hash for entry in entries}
         for key, (_, entry) in sorted(self._largest.items(), key=lambda item: -item[1][0]):
             if key not in self._not_finite and entry.leaf.hash not in hashes:
                 hashes.add(entry.leaf.hash)
-                found.append(entry)
-        return found[: self._top]
+                entries.append(entry)
+        return entries[: self._top]
 
     def _kept(self, array: Array) -> tuple[LeafStatistics, int | None]:
-        (found,) = statistics(array)
-        return found, None if self._values is None else self._stored(array, found)
+        (leaf_statistics,) = statistics(array)
+        return leaf_statistics, None if self._values is None else self._stored(array, leaf_statistics)
 
-    def _stored(self, array: Array, found: LeafStatistics) -> int:
+    def _stored(self, array: Array, statistics: LeafStatistics) -> int:
         """The offset at which the array's record begins."""
         assert self._values is not None
         # A hash of 48 bits alone would eventually collide; together with the moments in f64 it does not.
-        key = attrs.astuple(found, recurse=False)
-        known = self._offsets.get(key)
-        if known is not None:
+        key = attrs.astuple(statistics, recurse=False)
+        known_offset = self._offsets.get(key)
+        if known_offset is not None:
             self._offsets.move_to_end(key)
-            return known
+            return known_offset
         self._require_room(array.nbytes)
         with os_errors_named(self._writing):
             offset = self._values.tell()
@@ -245,8 +245,8 @@ class Recorder:
             if is_renaming(event.instruction):
                 return
             size = float(max(abs(leaf.maximum), abs(leaf.minimum)))
-            known = self._largest.get(key)
-            if known is None or size > known[0]:
+            largest_entry = self._largest.get(key)
+            if largest_entry is None or size > largest_entry[0]:
                 self._largest[key] = (size, Remarkable(name, event.devices, leaf))
 
 

@@ -273,8 +273,8 @@ def trace(
     the values cannot fit on the disk or into `disk_limit` bytes (a number, or a text such as `"8G"`), as far as this is
     known before the run; and whatever `run_devices` raises.
     """
-    given: dict[str, Any] = {"select": select, "statistics_only": statistics_only, "disk_limit": disk_limit}
-    return record(module, inputs, folder, observers=observers, **given, **options).trace
+    settings: dict[str, Any] = {"select": select, "statistics_only": statistics_only, "disk_limit": disk_limit}
+    return record(module, inputs, folder, observers=observers, **settings, **options).trace
 
 
 def record(

@@ -27,17 +27,17 @@ _MOST_VALUES = 500
 """Results of instructions that XLA:CPU is asked for at once."""
 
 
-def blamed_by_diff(found: Diff) -> Blamed | None:
+def blamed_by_diff(result: Diff) -> Blamed | None:
     """The first finding of a diff; None where there is none."""
-    if not found.findings:
+    if not result.findings:
         return None
-    first = found.findings[0]
+    first = result.findings[0]
     return _blamed(
-        found.after,
-        found.after.by_name[first.after.computation],
-        first.after.of(found.after),
+        result.after,
+        result.after.by_name[first.after.computation],
+        first.after.of(result.after),
         path=first.after.path,
-        instead_of=None if first.before is None else first.before.line(found.before),
+        instead_of=None if first.before is None else first.before.line(result.before),
         is_certain=first.is_certain,
         reason=first.reason,
     )
@@ -57,8 +57,8 @@ def blamed_named(module: Module, name: str) -> Blamed | None:
     """An instruction by the name that policies have for it, `body/dot.3`; None where there is none."""
     computation, instruction = split_name(name)
     home = module.by_name.get(computation) if computation else module.entry
-    found = None if home is None else home.by_name.get(instruction)
-    return None if home is None or found is None else _blamed(module, home, found)
+    target = None if home is None else home.by_name.get(instruction)
+    return None if home is None or target is None else _blamed(module, home, target)
 
 
 def blamed_by_nan(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
@@ -79,25 +79,29 @@ def blamed_on_xla(module: Module, inputs: list[list[Value]], settings: Settings)
     case = Case(module, inputs)
     case = without_calls(case) or case
     entry = case.module.entry
-    names = [each.name for each in entry if isinstance(each.shape, ArrayShape) and not is_glue(each)][:_MOST_VALUES]
-    shapes = {each.name: each.shape for each in entry}
+    names = [
+        instruction.name
+        for instruction in entry
+        if isinstance(instruction.shape, ArrayShape) and not is_glue(instruction)
+    ][:_MOST_VALUES]
+    shapes = {instruction.name: instruction.shape for instruction in entry}
     outputs = list(dict.fromkeys([*names, *(name for name in outputs_of(case.module) if shapes[name].is_array)]))
     open_case = assembled(case, entry.instructions, outputs, None, shapes)
     leaves = run_on_xla_cpu(open_case.module, open_case.row(0))
-    given = {name: leaf for name, leaf in zip(outputs, leaves, strict=True) if isinstance(leaf, np.ndarray)}
-    found = explain(
+    arrays = {name: leaf for name, leaf in zip(outputs, leaves, strict=True) if isinstance(leaf, np.ndarray)}
+    unexplained = explain(
         open_case.module,
         open_case.inputs,
         tuple(leaves) if len(outputs) > 1 else leaves[0],
-        values=_values(given, names),
+        values=_values(arrays, names),
         budget=settings.search_seconds,
         **settings.trial_options,
     ).first_unexplained
-    return None if found is None else _blamed(case.module, entry, entry.by_name[found.name])
+    return None if unexplained is None else _blamed(case.module, entry, entry.by_name[unexplained.name])
 
 
-def _values(given: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    return {name: given[name] for name in names if name in given}
+def _values(arrays: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    return {name: arrays[name] for name in names if name in arrays}
 
 
 def _blamed(
@@ -154,9 +158,9 @@ _WORDS = {
 
 def without_names(policy: NumericsPolicy) -> str:
     """A policy without the names of the instructions that have it: `tf32`, `ftz+bf16`."""
-    found = {plain.name for part in policy.parts for plain in part.plain_parts}
-    order = [name for name in POLICIES if name in found]
-    return "+".join([*order, *sorted(found - {*order})]) or policy.name.partition(",")[0]
+    names = {plain.name for part in policy.parts for plain in part.plain_parts}
+    order = [name for name in POLICIES if name in names]
+    return "+".join([*order, *sorted(names - {*order})]) or policy.name.partition(",")[0]
 
 
 def policy_words(names: str) -> str:
@@ -176,22 +180,22 @@ def explained_module(
     return _found(found, is_whole=True), found
 
 
-def explained_pair(found: Diff, inputs: list[list[Value]], settings: Settings) -> PolicyFound | None:
+def explained_pair(result: Diff, inputs: list[list[Value]], settings: Settings) -> PolicyFound | None:
     """The policy under which `before` gives what `after` gives: all of it, or what is blamed if that is all there is.
 
     `before` is only asked for all of it where both have the same parameters and results.
     """
-    before, after = found.before, found.after
+    before, after = result.before, result.after
     if _take_and_give_the_same(before, after):
         with suppress(HloError):
             expected = join_values(run_with(after, inputs, settings.options))
             whole, _ = explained_module(before, inputs, expected, settings)
             if whole is not None:
                 return whole
-    if len(found.findings) != 1:
+    if len(result.findings) != 1:
         return None
     with suppress(HloError):
-        part = found.extract()
+        part = result.extract()
         if part.before is not None and part.is_comparable:
             expected = join_values(run_with(part.after, part.inputs, settings.options))
             budget = settings.search_seconds
@@ -201,8 +205,8 @@ def explained_pair(found: Diff, inputs: list[list[Value]], settings: Settings) -
 
 
 def _take_and_give_the_same(before: Module, after: Module) -> bool:
-    counts = [(each.replica_count, each.num_partitions) for each in (before, after)]
-    shapes = [(*each.entry.parameter_shapes, each.entry.result_shape) for each in (before, after)]
+    counts = [(module.replica_count, module.num_partitions) for module in (before, after)]
+    shapes = [(*module.entry.parameter_shapes, module.entry.result_shape) for module in (before, after)]
     return (
         counts[0] == counts[1]
         and len(shapes[0]) == len(shapes[1])
@@ -210,15 +214,15 @@ def _take_and_give_the_same(before: Module, after: Module) -> bool:
     )
 
 
-def _found(found: Explanation, *, is_whole: bool) -> PolicyFound | None:
-    if found.verdict is not Explained.POLICY:
+def _found(explanation: Explanation, *, is_whole: bool) -> PolicyFound | None:
+    if explanation.verdict is not Explained.POLICY:
         return None
-    names = without_names(found.best.policy)
+    names = without_names(explanation.best.policy)
     return PolicyFound(
-        policy=found.best.name,
+        policy=explanation.best.name,
         words=policy_words(names),
-        alike=tuple(trial.name for trial in found.alike),
-        bits_explained=found.best.bits,
-        equal_share=found.best.equal_share,
+        alike=tuple(trial.name for trial in explanation.alike),
+        bits_explained=explanation.best.bits,
+        equal_share=explanation.best.equal_share,
         is_whole=is_whole,
     )

@@ -147,8 +147,8 @@ def cases_of(folder: Path, other: Path | None, select: Sequence[str]) -> list[Ca
     `select` are patterns of names; none stand for all. Raises InputError where there are none, and where something
     lacks a partner.
     """
-    found = _searched(folder)
-    cases = list(_in_one(found) if other is None else _in_both(found, _searched(other), (folder, other)))
+    files = _searched(folder)
+    cases = list(_in_one(files) if other is None else _in_both(files, _searched(other), (folder, other)))
     if not cases:
         where = repr(os.fspath(folder)) + ("" if other is None else f" and {os.fspath(other)!r}")
         raise InputError(
@@ -165,50 +165,53 @@ def cases_of(folder: Path, other: Path | None, select: Sequence[str]) -> list[Ca
 def _searched(folder: Path) -> _Found:
     with os_errors_named(f"read {os.fspath(folder)!r}"):
         if not folder.is_dir():
-            what = "it is a file, not a folder" if folder.exists() else "there is no such folder"
-            raise InputError(f"cannot read {os.fspath(folder)!r}: {what}")
-    found = _Found()
+            problem = "it is a file, not a folder" if folder.exists() else "there is no such folder"
+            raise InputError(f"cannot read {os.fspath(folder)!r}: {problem}")
+    collection = _Found()
 
     def complain(error: OSError) -> None:
         raise InputError(f"cannot read {error.filename!r}: {error.strerror}") from error
 
     for root, folders, files in os.walk(folder, onerror=complain):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        folders[:] = sorted(name_in_folder for name_in_folder in folders if not name_in_folder.startswith("."))
         place, taken = Path(root), set[Path]()
         relative = place.relative_to(folder).as_posix()
         with suppress(InputError):
             dumped = dumped_modules(place)
-            found.dumps[relative] = dumped
+            collection.dumps[relative] = dumped
             taken = {stage.path for module in dumped for stage in module.stages}
             # jaxlib puts what a module was compiled from into a folder of its name.
-            folders[:] = [each for each in folders if each not in {str(module) for module in dumped}]
-        for name in sorted(each for each in files if not each.startswith(".")):
+            folders[:] = [
+                name_in_folder for name_in_folder in folders if name_in_folder not in {str(module) for module in dumped}
+            ]
+        for name in sorted(name_in_folder for name_in_folder in files if not name_in_folder.startswith(".")):
             path = place / name
             if path not in taken and (_BESIDE.search(name) or _SUFFIX.search(name)):
                 if (reason := irregularity(path)) is None:
-                    _add(found, path, name if relative == "." else f"{relative}/{name}")
+                    _add(collection, path, name if relative == "." else f"{relative}/{name}")
                 else:
                     warn(f"{os.fspath(path)!r} is passed over: {reason}")
-    _require_modules(found)
-    return found
+    _require_modules(collection)
+    return collection
 
 
-def _add(found: _Found, path: Path, name: str) -> None:
+def _add(collection: _Found, path: Path, name: str) -> None:
     if match := _BESIDE.search(name):
         owner, number = name[: match.start()], int(match[2] or 0)
         if match[1]:
-            found.inputs.setdefault(owner, {})[number] = path
+            collection.inputs.setdefault(owner, {})[number] = path
         else:
-            found.expected[owner] = path
+            collection.expected[owner] = path
     elif match := _SUFFIX.search(name):
         if ".txt" in match[0].lower() and b"HloModule" not in _start(path):
             return
         owner = name[: match.start()]
-        if owner in found.modules:
+        if owner in collection.modules:
             raise InputError(
-                f"{os.fspath(path)!r} and {os.fspath(found.modules[owner])!r} have the same name, {owner}; rename one"
+                f"{os.fspath(path)!r} and {os.fspath(collection.modules[owner])!r} have the same name, "
+                f"{owner}; rename one"
             )
-        found.modules[owner] = path
+        collection.modules[owner] = path
 
 
 def _start(path: Path) -> bytes:
@@ -219,21 +222,21 @@ def _start(path: Path) -> bytes:
         raise InputError(f"cannot read {os.fspath(path)!r}: {error}") from error
 
 
-def _require_modules(found: _Found) -> None:
+def _require_modules(collection: _Found) -> None:
     """InputError where inputs or expected results lie beside no module."""
-    owners = {_SIDE.sub("", name) for name in found.modules} | found.modules.keys()
-    for what, files in (("inputs", found.inputs), ("expected", found.expected)):
+    owners = {_SIDE.sub("", name) for name in collection.modules} | collection.modules.keys()
+    for kind, files in (("inputs", collection.inputs), ("expected", collection.expected)):
         for name in files.keys() - owners:
-            raise InputError(f"{name}.{what}.npz has no module beside it: there is no {name}.hlo")
+            raise InputError(f"{name}.{kind}.npz has no module beside it: there is no {name}.hlo")
 
 
-def _in_one(found: _Found) -> Iterator[Case]:
+def _in_one(collection: _Found) -> Iterator[Case]:
     pairs: dict[str, dict[str, Path]] = {}
-    for name, path in found.modules.items():
+    for name, path in collection.modules.items():
         if match := _SIDE.search(name):
             pairs.setdefault(name[: match.start()], {})[match[1]] = path
         else:
-            yield Case(name, "module", (path,), found.inputs_of(name), found.expected.get(name))
+            yield Case(name, "module", (path,), collection.inputs_of(name), collection.expected.get(name))
     for name, sides in pairs.items():
         if len(sides) < 2:
             (side,) = sides
@@ -242,10 +245,10 @@ def _in_one(found: _Found) -> Iterator[Case]:
                 f"{os.fspath(sides[side])!r} lacks its partner: there is no {name}.{lacking}.hlo; rename it where it "
                 "is a module by itself"
             )
-        if name in found.modules:
+        if name in collection.modules:
             raise InputError(f"there are both a pair and a module of the name {name}; rename one")
-        yield Case(name, "pair", (sides["before"], sides["after"]), found.inputs_of(name))
-    for relative, modules in found.dumps.items():
+        yield Case(name, "pair", (sides["before"], sides["after"]), collection.inputs_of(name))
+    for relative, modules in collection.dumps.items():
         for module in modules:
             files = tuple(stage.path for stage in module.stages)
             kind, dump = ("module", None) if len(files) == 1 else ("stages", files[0].parent)
@@ -294,9 +297,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(element) for key, element in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     return value
 
 
@@ -304,12 +307,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """What a file of a triage holds; InputError where it is damaged."""
     try:
         with os_errors_named(f"read {os.fspath(path)!r}"), opened(path) as file:
-            found = json.loads(file.read())
+            contents = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{os.fspath(path)!r} is damaged: {error}; remove it to have it made again") from error
-    if not isinstance(found, dict):
+    if not isinstance(contents, dict):
         raise InputError(f"{os.fspath(path)!r} is no file of a triage; remove it to have it made again")
-    return found
+    return contents
 
 
 @frozen
@@ -327,13 +330,13 @@ class Store:
             require_new_folder(folder)
         else:
             _require_same(path, settings)
-        found = cls(folder, settings)
+        store = cls(folder, settings)
         with os_errors_named(f"write {os.fspath(folder)!r}"):
-            for each in (found.modules, found.minified, found.work):
-                each.mkdir(parents=True, exist_ok=True)
+            for subfolder in (store.modules, store.minified, store.work):
+                subfolder.mkdir(parents=True, exist_ok=True)
         record = {"schema": _KIND, "hloexec": hloexec.__version__, "settings": attrs.asdict(settings)}
         write_json(path, record)
-        return found
+        return store
 
     @property
     def modules(self) -> Path:
@@ -364,14 +367,14 @@ class Store:
             return None
         record = read_json(path)
         try:
-            found = TriagedModule.of_record(record["module"])
+            module = TriagedModule.of_record(record["module"])
             limits = float(record["timeout"]), int(record["memory"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{os.fspath(path)!r} is no result of a triage ({error}); remove it to have it made again"
             ) from error
         has_more = self.settings.timeout > limits[0] or self.settings.memory > limits[1]
-        return None if found.is_cut and has_more else attrs.evolve(found, is_reused=True)
+        return None if module.is_cut and has_more else attrs.evolve(module, is_reused=True)
 
     def keep(self, key: str, module: TriagedModule) -> None:
         """Write what came of a case."""
@@ -391,9 +394,9 @@ class Store:
                 f"{os.fspath(path)!r} is no result of a triage; remove it to have it made again"
             ) from error
 
-    def keep_minified(self, name: str, found: MinifiedModule) -> None:
+    def keep_minified(self, name: str, minified: MinifiedModule) -> None:
         """Write what was minified."""
-        write_json(self.minified / f"{name}.json", attrs.asdict(found))
+        write_json(self.minified / f"{name}.json", attrs.asdict(minified))
 
 
 def _require_same(path: Path, settings: Settings) -> None:

@@ -116,14 +116,14 @@ class TriagedModule:
     def of_record(cls, record: Mapping[str, Any]) -> TriagedModule:
         """What `attrs.asdict` was made of; TypeError, KeyError or ValueError where it is something else."""
         parts: dict[str, Any] = {
-            "outputs": tuple(OutputDifference(**each) for each in record["outputs"]),
+            "outputs": tuple(OutputDifference(**output) for output in record["outputs"]),
             "blamed": None if record["blamed"] is None else Blamed(**record["blamed"]),
             "explained": None if record["explained"] is None else PolicyFound(**record["explained"]),
         }
-        found = cls(**{**record, **parts})
-        if found.outcome not in OUTCOMES:
-            raise ValueError(f"{found.outcome!r} is no outcome")
-        return found
+        module = cls(**{**record, **parts})
+        if module.outcome not in OUTCOMES:
+            raise ValueError(f"{module.outcome!r} is no outcome")
+        return module
 
 
 @frozen
@@ -191,7 +191,7 @@ class CauseGroup:
     @told
     def opcodes(self) -> dict[str, int]:
         """How often each opcode is to blame."""
-        return dict(Counter(each.blamed.opcode for each in self.members if each.blamed is not None).most_common())
+        return dict(Counter(member.blamed.opcode for member in self.members if member.blamed is not None).most_common())
 
 
 @frozen(eq=False)
@@ -228,8 +228,8 @@ class Triage(Described):
     @told
     def counts(self) -> dict[str, int]:
         """How many modules have each outcome, the worst first."""
-        found = Counter(module.outcome for module in self.modules)
-        return {outcome: found[outcome] for outcome in OUTCOMES if found[outcome]}
+        outcome_counts = Counter(module.outcome for module in self.modules)
+        return {outcome: outcome_counts[outcome] for outcome in OUTCOMES if outcome_counts[outcome]}
 
     @property
     def differing(self) -> tuple[TriagedModule, ...]:

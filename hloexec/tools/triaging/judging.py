@@ -129,12 +129,17 @@ def _judged_diff(
 def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[Any]]:
     """The outcome of a chain of stages, the step to blame if there is one, and all steps."""
     assert case.dump is not None
-    (module,) = (each for each in dumped_modules(case.dump) if each.stages[0].path == case.files[0])
+    (module,) = (candidate for candidate in dumped_modules(case.dump) if candidate.stages[0].path == case.files[0])
     options = {"budget": settings.search_seconds, **settings.options}
     steps = diff_stages(module.stages, lambda first: inputs_of(case, first, settings), lambda _: None, options)
     outcomes = [step.outcome for step in steps]
     worst = next(
-        (each for each in ("differ", "not compared", "not decided", "rounding only") if each in outcomes), "agree"
+        (
+            candidate
+            for candidate in ("differ", "not compared", "not decided", "rounding only")
+            if candidate in outcomes
+        ),
+        "agree",
     )
     return worst, next((step for step in steps if step.outcome == "differ"), None), steps
 
@@ -235,10 +240,10 @@ def _with_cause(
         if (
             result.difference == "NaN or infinities"
             and _has_own(comparison, 1)
-            and (found := blamed_by_nan(module, inputs, settings))
+            and (blamed := blamed_by_nan(module, inputs, settings))
         ):
             seen = "" if _has_own(comparison, 2) else "; the results that it is seen in are finite on the other side"
-            return attrs.evolve(result, blamed=attrs.evolve(found, reason=found.reason + seen))
+            return attrs.evolve(result, blamed=attrs.evolve(blamed, reason=blamed.reason + seen))
         if settings.is_against_xla and not is_recorded:
             return attrs.evolve(result, blamed=blamed_on_xla(module, inputs, settings))
     return result
@@ -247,7 +252,7 @@ def _with_cause(
 def _has_own(comparison: Comparison, side: int) -> bool:
     """Whether a side, 1 or 2, has NaN or infinities where the other has other values."""
     measured = [leaf.measured for leaf in comparison.different if leaf.measured is not None]
-    return any(each.nans[side] or each.infinities[side] for each in measured)
+    return any(measurement.nans[side] or measurement.infinities[side] for measurement in measured)
 
 
 def _differences(comparison: Comparison) -> Mapping[str, Any]:
@@ -270,20 +275,20 @@ _STARTING_SECONDS = 10.0
 def judge_apart(case: Case, key: str, store: Store, stop: Event) -> TriagedModule | None:
     """Judge a case in a process of its own; None once `stop` is set."""
     start = time.monotonic()
-    ended, found = _apart("judge", case, key, store, stop)
+    ended, record = _apart("judge", case, key, store, stop)
     if stop.is_set():
         return None
     seconds = time.monotonic() - start
     limit = f"{store.settings.timeout:g} s"
-    known = None if found is None else TriagedModule.of_record(found["module"])
-    if known is not None and found is not None and not found["is_partial"]:
+    module = None if record is None else TriagedModule.of_record(record["module"])
+    if module is not None and record is not None and not record["is_partial"]:
         # A search that took its share of the time may have been cut.
-        is_cut = known.outcome == "out of memory" or seconds > store.settings.search_seconds
-        result = attrs.evolve(known, is_cut=is_cut)
-    elif known is not None:
+        is_cut = module.outcome == "out of memory" or seconds > store.settings.search_seconds
+        result = attrs.evolve(module, is_cut=is_cut)
+    elif module is not None:
         how = f"more than {limit}" if ended.code is None else str(ended)
         note = f"what is to blame was not found to the end: {how}"
-        result = attrs.evolve(known, notes=(*known.notes, note), is_cut=True)
+        result = attrs.evolve(module, notes=(*module.notes, note), is_cut=True)
     elif ended.code is None:
         result = failed(case, store.settings, "timed out", f"it took more than {limit}")
     else:
@@ -296,26 +301,26 @@ def judge_apart(case: Case, key: str, store: Store, stop: Event) -> TriagedModul
 def minify_apart(case: Case, module: TriagedModule, name: str, store: Store, stop: Event) -> MinifiedModule | None:
     """Minify a case in a process of its own, into a folder of this name; None once `stop` is set."""
     start = time.monotonic()
-    ended, found = _apart("minify", case, name, store, stop, {"module": attrs.asdict(module)})
+    ended, record = _apart("minify", case, name, store, stop, {"module": attrs.asdict(module)})
     if stop.is_set():
         return None
-    if found is None:
+    if record is None:
         reason = f"it took more than {store.settings.timeout:g} s" if ended.code is None else str(ended)
         return MinifiedModule(case.name, None, reason=reason, seconds=time.monotonic() - start)
-    return attrs.evolve(MinifiedModule(**found), seconds=time.monotonic() - start)
+    return attrs.evolve(MinifiedModule(**record), seconds=time.monotonic() - start)
 
 
 def _apart(
-    what: str, case: Case, name: str, store: Store, stop: Event, more: Mapping[str, Any] | None = None
+    subject: str, case: Case, name: str, store: Store, stop: Event, more: Mapping[str, Any] | None = None
 ) -> tuple[Ended, dict[str, Any] | None]:
     """How a process ended, and what it has written."""
-    folder = store.work / f"{what}-{name}"
+    folder = store.work / f"{subject}-{name}"
     with os_errors_named(f"write {os.fspath(folder)!r}"):
         folder.mkdir(parents=True, exist_ok=True)
     asked, answered = folder / "request.json", folder / "answer.json"
     answered.unlink(missing_ok=True)
     record = {
-        "what": what,
+        "what": subject,
         "case": _case_record(case),
         "settings": attrs.asdict(store.settings),
         "folder": os.fspath((store.minified / name).resolve()),
@@ -390,21 +395,21 @@ def _limit(settings: Settings) -> None:
 def _minified(case: Case, module: TriagedModule, settings: Settings, folder: Path) -> MinifiedModule:
     try:
         with unwarned():
-            found = _smallest(case, module, settings)
-        found.save(folder)
+            result = _smallest(case, module, settings)
+        result.save(folder)
     except (HloError, MemoryError) as error:
         return MinifiedModule(case.name, None, reason=str(error) or "there is not enough memory")
     return MinifiedModule(
         module_name=case.name,
         folder=os.fspath(folder),
-        failure=found.failure,
-        instruction_count=found.instruction_count,
-        given_instruction_count=found.instruction_count_before,
-        largest_dimension=found.largest_dimension,
-        is_complete=found.is_complete,
-        is_confirmed=found.is_confirmed,
-        hlo_text=format_module(found.module),
-        command=shlex.join(found.command),
+        failure=result.failure,
+        instruction_count=result.instruction_count,
+        given_instruction_count=result.instruction_count_before,
+        largest_dimension=result.largest_dimension,
+        is_complete=result.is_complete,
+        is_confirmed=result.is_confirmed,
+        hlo_text=format_module(result.module),
+        command=shlex.join(result.command),
     )
 
 

@@ -58,11 +58,11 @@ def groups_of(modules: Iterable[TriagedModule]) -> list[CauseGroup]:
 
     Those that a policy explains come after others that differ.
     """
-    found: dict[_Key, list[TriagedModule]] = {}
+    members_by_key: dict[_Key, list[TriagedModule]] = {}
     for module in modules:
         if not module.agrees:
-            found.setdefault(_key(module), []).append(module)
-    ranked = sorted(found.items(), key=lambda pair: (*_rank(pair[1][0]), -len(pair[1]), pair[0]))
+            members_by_key.setdefault(_key(module), []).append(module)
+    ranked = sorted(members_by_key.items(), key=lambda pair: (*_rank(pair[1][0]), -len(pair[1]), pair[0]))
     return [_group(number, members) for number, (_, members) in enumerate(ranked, 1)]
 
 
@@ -113,7 +113,9 @@ def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
     first = members[0]
     is_blamed = first.outcome == "differ" and first.explained is None and first.blamed is not None
     blamed = first.blamed if is_blamed else None
-    types = dict.fromkeys(each for module in members if module.blamed for each in module.blamed.element_types)
+    types = dict.fromkeys(
+        element_type for module in members if module.blamed for element_type in module.blamed.element_types
+    )
     return CauseGroup(
         number=number,
         outcome=first.outcome,
@@ -131,7 +133,7 @@ def _group(number: int, members: Sequence[TriagedModule]) -> CauseGroup:
 def _cause(members: Sequence[TriagedModule]) -> str:
     module = members[0]
     if module.outcome != "differ":
-        return _common([each.reason for each in members])
+        return _common([member.reason for member in members])
     if module.explained is not None:
         return policy_words(_policy(module))
     if module.difference == "shapes" and module.blamed is None:
@@ -140,7 +142,7 @@ def _cause(members: Sequence[TriagedModule]) -> str:
     if module.blamed is None:
         return f"results of {', '.join(_types(module))}{how}"
     shapes = "" if module.blamed.shape_class == _USUAL else f" ({module.blamed.shape_class})"
-    reason = _common([each.blamed.reason for each in members if each.blamed is not None])
+    reason = _common([member.blamed.reason for member in members if member.blamed is not None])
     why = f": {reason}" if reason else ""
     return f"{module.blamed.opcode} of {', '.join(module.blamed.element_types)}{shapes}{how}{why}"
 
@@ -218,8 +220,10 @@ def triage(
     warn_of_unlimited_memory(settings.memory)
     with _store(output, settings) as store:
         keys = {case.name: store.key(case) for case in cases}
-        known = {key: store.known(key) for key in keys.values()}
-        search = _Triaging(store, cases, keys, {key: each for key, each in known.items() if each is not None}, jobs)
+        known_modules = {key: store.known(key) for key in keys.values()}
+        search = _Triaging(
+            store, cases, keys, {key: module for key, module in known_modules.items() if module is not None}, jobs
+        )
         try:
             groups = search.run(stages, is_minified=minify)
         except KeyboardInterrupt:
@@ -283,10 +287,10 @@ def _folders(folder: str | os.PathLike[str], other: str | os.PathLike[str] | Non
     require_path("folder", folder)
     if other is not None:
         require_path("other", other)
-    found = [Path(each) for each in (folder, other) if each is not None]
-    if len(found) == 2 and found[0].resolve() == found[1].resolve():
+    folders = [Path(path) for path in (folder, other) if path is not None]
+    if len(folders) == 2 and folders[0].resolve() == folders[1].resolve():
         raise InputError("folder and other are the same folder: nothing could differ")
-    return found
+    return folders
 
 
 def _require_outside(output: str | os.PathLike[str], folders: Sequence[Path]) -> None:
@@ -347,25 +351,25 @@ class _Triaging:
     """The judging of cases, and what is known so far."""
 
     def __init__(
-        self, store: Store, cases: Sequence[Case], keys: dict[str, str], known: dict[str, TriagedModule], jobs: int
+        self, store: Store, cases: Sequence[Case], keys: dict[str, str], judged: dict[str, TriagedModule], jobs: int
     ) -> None:
         self._store = store
         self._cases = cases
         self._keys = keys
-        self._known = known
+        self._known = judged
         self._jobs = jobs
         self.is_complete = False
 
     @property
     def modules(self) -> list[TriagedModule]:
         """What came of the cases so far, in their order; equal ones share what came of one of them."""
-        found = []
+        modules = []
         for case in self._cases:
             module = self._known.get(self._keys[case.name])
             if module is not None:
                 files = tuple(map(os.fspath, case.files))
-                found.append(attrs.evolve(module, name=case.name, files=files))
-        return found
+                modules.append(attrs.evolve(module, name=case.name, files=files))
+        return modules
 
     def run(self, stages: Stages, *, is_minified: bool) -> list[CauseGroup]:
         """Judge what is not known yet, then minify a module of each group."""
@@ -387,21 +391,21 @@ class _Triaging:
     def _minified(self, groups: Sequence[CauseGroup], stages: Stages) -> list[CauseGroup]:
         cases = {case.name: case for case in self._cases}
         named = [(group, _folder_name(group, self._keys[group.representative])) for group in groups]
-        known = {name: self._store.known_minified(name) for _, name in named}
-        left = [(group, name) for group, name in named if group.outcome == "differ" and known[name] is None]
+        minified_by_name = {name: self._store.known_minified(name) for _, name in named}
+        left = [(group, name) for group, name in named if group.outcome == "differ" and minified_by_name[name] is None]
         stages.begin("minifying", len(left))
 
         def minified(item: tuple[CauseGroup, str], stop: Event) -> MinifiedModule | None:
             group, name = item
             shutil.rmtree(self._store.minified / name, ignore_errors=True)
-            module = next(each for each in group.members if each.name == group.representative)
+            module = next(member for member in group.members if member.name == group.representative)
             return minify_apart(cases[module.name], module, name, self._store, stop)
 
-        for (_, name), found in self._each(left, minified):
-            self._store.keep_minified(name, found)
-            known[name] = found
+        for (_, name), minified_module in self._each(left, minified):
+            self._store.keep_minified(name, minified_module)
+            minified_by_name[name] = minified_module
             stages.tick()
-        return [attrs.evolve(group, minified=known[name]) for group, name in named]
+        return [attrs.evolve(group, minified=minified_by_name[name]) for group, name in named]
 
     def _each(
         self, items: Sequence[_Item], do: Callable[[_Item, Event], _Result | None]

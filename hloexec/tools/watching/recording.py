@@ -119,8 +119,10 @@ def difference_sample(values: Array, differences: Array) -> Sample:
         with np.errstate(all="ignore"):
             sizes = np.abs(wide(block))
             spacing = np.exp2(np.floor(np.log2(np.maximum(np.where(np.isfinite(sizes), sizes, 1), least)))) * unit
-            found = np.abs(wide(errors)) / spacing
-        return np.where(np.isfinite(found) & np.isfinite(sizes), found, np.where(np.abs(errors) == 0, 0.0, np.inf))
+            sizes_in_ulps = np.abs(wide(errors)) / spacing
+        return np.where(
+            np.isfinite(sizes_in_ulps) & np.isfinite(sizes), sizes_in_ulps, np.where(np.abs(errors) == 0, 0.0, np.inf)
+        )
 
     return _sample(values.shape, (distances(x, y) for x, y in blocks(_BLOCK, values, differences)))
 
@@ -280,7 +282,7 @@ class ValueRecorder:
             return score > _CLEARLY * self.seen[key].score
         if key in self._wanted:
             return True
-        others = {each: seen.score for each, seen in self.seen.items() if each not in self._wanted}
+        others = {other_key: seen.score for other_key, seen in self.seen.items() if other_key not in self._wanted}
         if len(others) < self._most:
             return True
         least = min(others, key=others.__getitem__, default=None)
@@ -426,9 +428,9 @@ def watch_values(
     results = _results(module, options[0].computation)[:most] if isinstance(result, Module) else []
     recorder = ValueRecorder([*wanted, *results], most - len(results) if isinstance(result, Module) else 0)
     run_with(module, inputs, options[0], [recorder])
-    figures = {key: (each.runs, each.largest, each.infinite) for key, each in recorder.measures.items()}
+    figures = {key: (measure.runs, measure.largest, measure.infinite) for key, measure in recorder.measures.items()}
     is_search = not isinstance(result, Module)
-    along = {key: (each.order, _size(each, is_search)) for key, each in recorder.measures.items()}
+    along = {key: (measure.order, _size(measure, is_search)) for key, measure in recorder.measures.items()}
     others = sorted((seen.score, key) for key, seen in recorder.seen.items() if key not in results)
     ranking = [Ranked(key, "the result" if len(results) == 1 else "of the result") for key in results]
     ranking += [Ranked(key, _why(key, seen_score, recorder)) for seen_score, key in reversed(others)]
@@ -469,6 +471,8 @@ def of_errors(
     recorder: ValueRecorder, columns: tuple[Column, ...], figures: Mapping[Key, Sequence[Any]], note: str = ""
 ) -> Watched:
     """What is known of a run whose values were compared with what they should be."""
-    along = {key: (each.order, each.error) for key, each in recorder.measures.items() if each.error is not None}
+    along = {
+        key: (measure.order, measure.error) for key, measure in recorder.measures.items() if measure.error is not None
+    }
     title, label = "Error along the data flow", "relative error"
     return Watched(columns, figures, recorder.seen, title, label, along, _LOST, note)

@@ -96,11 +96,11 @@ def settled(stages: Iterator[Sampled], judge: Callable[[Sampled], Comparison]) -
     leaves nothing open."""
     comparison = judge(next(stages, Sampled()))
     while is_open(comparison):
-        found = next(stages, None)
-        if found is None:
+        stage = next(stages, None)
+        if stage is None:
             break
-        comparison = judge(found)
-        del found  # The next runs shall not find it in memory.
+        comparison = judge(stage)
+        del stage  # The next runs shall not find it in memory.
     return comparison
 
 
@@ -114,7 +114,7 @@ def is_open(comparison: Comparison) -> bool:
 def severity_beside(actual: Array, expected: Array, measured: Measured, spread: Spread) -> float:
     """How far the elements are off that stand in a row with some that are beyond their tolerance: the mean of their
     severities, of the row where it is largest; 0 where more elements are beyond it than are listed."""
-    found = [0.0]
+    severities = [0.0]
     columns = expected.shape[-1] if expected.ndim else 1
     rows = dict.fromkeys(element.index[:-1] for element in measured.first)
     is_of_use = measured.tolerance.samples and measured.mismatches <= MOST_ELEMENTS
@@ -123,8 +123,8 @@ def severity_beside(actual: Array, expected: Array, measured: Measured, spread: 
         means = None if spread.means is None else partial(_from, spread.means, start)
         ours, theirs, scales = (np.atleast_1d(side[row]) for side in (actual, expected, spread.scales))
         here = measure(ours, theirs, measured.tolerance, scales, means)
-        found.append(here.severity_within)
-    return max(found)
+        severities.append(here.severity_within)
+    return max(severities)
 
 
 def severity_in_common(measured: Measured, spread: Spread, count: int, chance: float = CHANCE_IN_COMMON) -> float:
@@ -196,7 +196,7 @@ _Judge: TypeAlias = Callable[[Spreads, Sequence[Pair]], Sequence[LeafComparison]
 
 
 def with_groups(
-    found: Comparison,
+    comparison: Comparison,
     pairs: Sequence[Pair],
     spreads: Spreads,
     sample: Sample,
@@ -209,12 +209,12 @@ def with_groups(
     """
     arrays = {label: (actual, expected) for label, actual, expected in pairs}
     labels = Labels(module)
-    places = _beyond(found, labels)
-    if not places or sum(leaf.mismatches for leaf in found.different) > MOST_PLACES:
-        return found
+    places = _beyond(comparison, labels)
+    if not places or sum(leaf.mismatches for leaf in comparison.different) > MOST_PLACES:
+        return comparison
 
     def looks_of(runs: Sampled) -> dict[str, _Look]:
-        leaves = (leaf for leaf in found.leaves if leaf.label in places)
+        leaves = (leaf for leaf in comparison.leaves if leaf.label in places)
         return {
             leaf.label: _Look.of(
                 leaf,
@@ -227,7 +227,7 @@ def with_groups(
         }
 
     looks = _looks(sample(stages=STAGES, kept=places, round_far=True), places.keys(), looks_of)
-    return _judged(pairs, spreads, looks, judge) if looks else found
+    return _judged(pairs, spreads, looks, judge) if looks else comparison
 
 
 @define(slots=False, eq=False)
@@ -272,10 +272,10 @@ def _has(labels: frozenset[str], label: str) -> bool:
     return not labels.isdisjoint((label, rest or "value", *lone))
 
 
-def _beyond(found: Comparison, labels: Labels) -> dict[str, Array]:
+def _beyond(comparison: Comparison, labels: Labels) -> dict[str, Array]:
     """Elements that are beyond their tolerance, by leaf; none where a leaf is different that is so as a whole."""
     places = {}
-    for leaf in found.different:
+    for leaf in comparison.different:
         measured = leaf.measured
         if measured is None or leaf.tolerance.is_given or leaf.ulp_type[:1] == "c" or not labels.chooses(leaf.label):
             return {}
@@ -426,7 +426,7 @@ def _judged(
     judge: _Judge,
 ) -> Comparison:
     """The comparison with what the samples show."""
-    own = {label: looks[label].spread(each) if label in looks else each for label, each in spreads.items()}
+    own = {label: looks[label].spread(spread) if label in looks else spread for label, spread in spreads.items()}
     masked = [looks[pair[0]].masked(pair) if pair[0] in looks else pair for pair in pairs]
     rest = judge(own, masked)
     whole = {leaf.label: leaf for leaf in judge(own, pairs)}

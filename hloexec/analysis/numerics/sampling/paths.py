@@ -125,12 +125,12 @@ class _Margins:
                     other,
                 )
             return
-        known = ~(scales > 0)
+        settled = ~(scales > 0)
         for step in _STEPS:
             for sign in (1, -1):
-                found = self.jumps(sign * step * scales).reshape(-1) & ~known
-                known |= found
-                for place in np.flatnonzero(found).tolist():
+                turned = self.jumps(sign * step * scales).reshape(-1) & ~settled
+                settled |= turned
+                for place in np.flatnonzero(turned).tolist():
                     yield Turn(key, self.place, step, 0, place, float(sign * step * scales[place]))
 
 
@@ -151,8 +151,8 @@ class Path:
     def close(self) -> list[Turn]:
         """What was close in the runs that followed: first what much hangs on, then the closest."""
         margins = self._margins
-        found = [turn for key in margins for turn in margins[key].turns(key, self._followed.get(key, 1))]
-        return sorted(found, key=lambda turn: (not margins[turn.key].subject.is_whole, turn.distance))
+        turns = [turn for key in margins for turn in margins[key].turns(key, self._followed.get(key, 1))]
+        return sorted(turns, key=lambda turn: (not margins[turn.key].subject.is_whole, turn.distance))
 
     def on_failure(self, failure: Failure) -> None:
         """Called by the run."""
@@ -196,9 +196,9 @@ class Path:
         """Note how far rounding has moved what an instruction decides on."""
         margins = self._margins.get(key)
         if margins is not None:
-            found = _margin(event, margins.subject)
-            if found.shape == margins.base.shape:
-                margins.squares[...] += (found - margins.base) ** 2
+            moved = _margin(event, margins.subject)
+            if moved.shape == margins.base.shape:
+                margins.squares[...] += (moved - margins.base) ** 2
                 self._followed[key] = self._followed.get(key, 0) + 1
 
     def _turned(self, turn: Turn, event: Event, value: Value) -> Value:
@@ -216,8 +216,8 @@ class Path:
             # Of two that are equal, the one that comes later has to be the other's neighbour.
             operand[turn.element] = second
             operand[turn.other] = first if first != second else _next(first, turn.change)
-        found: Value = _kernel(self.module, event)(operands)[0]
-        return found
+        result: Value = _kernel(self.module, event)(operands)[0]
+        return result
 
 
 def _kernel(module: Module, event: Event) -> Callable[..., list[Value]]:
@@ -232,14 +232,14 @@ def _kept(event: Event, leaf: Array) -> Array | None:
 
 def _with_leaves(value: Value, held: Sequence[_Held]) -> Value | None:
     """A value with what is held of another run's, where that has the same shapes."""
-    found = []
+    leaves = []
     for array, (other, places) in zip(flat(value), held, strict=False):
         if other is not None and other.shape == array.shape:
             array = np.array(array)
             where = slice(None) if places is None else places
             array.reshape(-1)[where] = other.reshape(-1)[where].astype(array.dtype)
-        found.append(array)
-    return None if not found else tuple(found) if isinstance(value, tuple) else found[0]
+        leaves.append(array)
+    return None if not leaves else tuple(leaves) if isinstance(value, tuple) else leaves[0]
 
 
 def _subject(module: Module, event: Event) -> _Subject | None:
@@ -313,10 +313,10 @@ _Side: TypeAlias = Sequence[tuple[str, Array | None]]
 _Judge: TypeAlias = Callable[[Spreads, Sequence[Pair]], Sequence[LeafComparison]]
 
 
-def with_decisions(found: Comparison, spreads: Spreads, pairs: Sequence[Pair], turning: Turning) -> Comparison:
+def with_decisions(comparison: Comparison, spreads: Spreads, pairs: Sequence[Pair], turning: Turning) -> Comparison:
     """A comparison with these spreads, with elements *not decided* of which rounding decides. What all runs explain
     that round at random is *different*, too, if it is off as a whole from those that decide alike."""
-    return turning.explained(turning.grouped(found, spreads, pairs, turning.sample), pairs)
+    return turning.explained(turning.grouped(comparison, spreads, pairs, turning.sample), pairs)
 
 
 @define(eq=False)
@@ -330,45 +330,45 @@ class Turning:
     run: Callable[[Path], Value]
     """Gives the result of a run that is controlled so."""
 
-    def grouped(self, found: Comparison, spreads: Spreads, pairs: Sequence[Pair], sample: Sample) -> Comparison:
+    def grouped(self, comparison: Comparison, spreads: Spreads, pairs: Sequence[Pair], sample: Sample) -> Comparison:
         """A comparison with what groups of samples show."""
-        return with_groups(found, pairs, spreads, sample, self.judge, self.module)
+        return with_groups(comparison, pairs, spreads, sample, self.judge, self.module)
 
-    def explained(self, found: Comparison, pairs: Sequence[Pair]) -> Comparison:
+    def explained(self, comparison: Comparison, pairs: Sequence[Pair]) -> Comparison:
         """A comparison, with leaves *not decided* whose sides are results of runs that decide otherwise, and others
         *different* that are off as a whole from all runs."""
         labels = Labels(self.module)
-        if any(leaf.measured is None or not labels.decides(leaf.label) for leaf in found.different):
-            return found
-        if found.agrees and not any(
-            leaf.unequal and leaf.tolerance.factor and labels.is_ordered(leaf.label) for leaf in found.leaves
+        if any(leaf.measured is None or not labels.decides(leaf.label) for leaf in comparison.different):
+            return comparison
+        if comparison.agrees and not any(
+            leaf.unequal and leaf.tolerance.factor and labels.is_ordered(leaf.label) for leaf in comparison.leaves
         ):
-            return found
+            return comparison
         try:
             start = self._run(())
             if not start.close:
-                return found
+                return comparison
             sides = ([(label, arrays[number]) for label, *arrays in pairs] for number in (0, 1))
-            ends = [self._search(side, start, found) for side in sides]
+            ends = [self._search(side, start, comparison) for side in sides]
         except HloError:
-            return found
+            return comparison
         if all(end.is_explained for end in ends):
             turns = [*dict.fromkeys(turn for end in ends for turn in end.turns)]
-            return Comparison(tuple(_not_decided(leaf, turns) for leaf in found.leaves)) if turns else found
+            return Comparison(tuple(_not_decided(leaf, turns) for leaf in comparison.leaves)) if turns else comparison
         notes = {label: note for end in ends for label, note in end.faults().items()}
-        return Comparison(tuple(_different(leaf, notes.get(leaf.label, "")) for leaf in found.leaves))
+        return Comparison(tuple(_different(leaf, notes.get(leaf.label, "")) for leaf in comparison.leaves))
 
     def _run(self, turns: Sequence[Turn]) -> _Run:
         path = Path(self.module, turns)
         return _Run(self, path, self.run(path))
 
-    def _search(self, side: _Side, start: _Run, found: Comparison) -> _Run:
+    def _search(self, side: _Side, start: _Run, comparison: Comparison) -> _Run:
         """The run with turns that explains one side, or is as near as any. Unless something was found to be different,
         what is off as a whole is all that counts."""
-        is_thorough = bool(found.different)
+        is_thorough = bool(comparison.different)
         run, trials = start, 0
         while off := _off(leaves := self.judge(run.spreads, run.paired(side))):
-            if found.agrees and not any(map(_is_doubtful, leaves)):
+            if comparison.agrees and not any(map(_is_doubtful, leaves)):
                 break
             nearest, fruitless, turned = run, 0, {turn.pair for turn in run.turns}
             for turn in run.close:
@@ -399,9 +399,9 @@ class Turning:
         """Pairs, compared by as many samples as are needed."""
         spreads: Spreads = {}
 
-        def judged(found: Sampled) -> Comparison:
+        def judged(sampled: Sampled) -> Comparison:
             nonlocal spreads
-            spreads = by_either_label(found.spreads)
+            spreads = by_either_label(sampled.spreads)
             return Comparison(tuple(self.judge(spreads, pairs)))
 
         return self.grouped(settled(sample(), judged), spreads, pairs, sample)

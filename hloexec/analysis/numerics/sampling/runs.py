@@ -74,18 +74,18 @@ class Samples:
     def spread(self, *, has_means: bool = False) -> Spread:
         """The scales of the elements, and their means if asked for; at least two samples must have been given."""
         scales = np.empty(self._moments.first.shape, self._moments.real)
-        found = []
+        freedoms = []
         parts = [*_parts(scales.shape)]
         for where in parts:
             scales[where], degrees = self._moments.part(where).scales(self.count, self._is_decided)
-            found.append(degrees)
+            freedoms.append(degrees)
         chance = _CHANCE / max(1, int(np.count_nonzero(scales)))
         most = _MOST_FACTOR_BY_MEANS if has_means else _MOST_FACTOR
-        factors = [min(most, student_quantile(degrees, chance)) for degrees in found]
+        factors = [min(most, student_quantile(degrees, chance)) for degrees in freedoms]
         for where, factor in zip(parts, factors, strict=True):
             scales[where] *= factor / max(factors)
         common = float(np.std(self._factors, ddof=1))
-        return Spread(scales, self.count, min(found), max(factors), self.means if has_means else None, common)
+        return Spread(scales, self.count, min(freedoms), max(factors), self.means if has_means else None, common)
 
 
 @frozen(eq=False)
@@ -180,8 +180,8 @@ class _Moments:
 
     def _sums(self, count: int) -> Array:
         # Where a root is infinite or NaN, no share is kept.
-        found = np.where(self.shares == 0, self.real.type(0), self.shares * self._units(count))
-        return found.view(self.compute)[..., 0]
+        sums = np.where(self.shares == 0, self.real.type(0), self.shares * self._units(count))
+        return sums.view(self.compute)[..., 0]
 
 
 def _parts(shape: tuple[int, ...]) -> Iterator[Part]:
@@ -359,15 +359,15 @@ def _keep(rows: Mapping[str, list[Array]], kept: Mapping[str, Array], results: S
             rows[label].append(wide(array.reshape(-1)[places]).astype(np.float64))
 
 
-def _take_leaves(found: dict[str, Samples], results: Sequence[Value], number: int, decisions: _Decisions) -> None:
+def _take_leaves(samples: dict[str, Samples], results: Sequence[Value], number: int, decisions: _Decisions) -> None:
     """Add the leaves of one run."""
     is_of_several = len(results) > 1
     for label, array in leaves_of(tuple(results) if is_of_several else results[0], "sampled"):
-        _take(found, label, array, number, partial(decisions.are_behind, label, is_of_several))
+        _take(samples, label, array, number, partial(decisions.are_behind, label, is_of_several))
 
 
 def _take(
-    found: dict[Any, Samples],
+    samples: dict[Any, Samples],
     key: object,
     array: Array,
     number: int,
@@ -376,8 +376,8 @@ def _take(
     """Add a sample of floats to those of its place; what is not there in every run, or changes its extents, is not
     measured."""
     if number == 0 and element_type_of(array.dtype).is_inexact:
-        found[key] = Samples(array, is_decided)
-    elif key in found and found[key].fits(array):
-        found[key].add(array)
+        samples[key] = Samples(array, is_decided)
+    elif key in samples and samples[key].fits(array):
+        samples[key].add(array)
     else:
-        found.pop(key, None)
+        samples.pop(key, None)

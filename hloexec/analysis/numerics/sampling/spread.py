@@ -151,20 +151,20 @@ def groups_of(samples: Array, last: float, reaches: Array | None = None) -> tupl
     """The groups that samples of an element fall into; empty where they are not separate, or not all finite. `last` is
     what its last roundings take. Errors of samples are `reaches` times as large as those of rounding."""
     order = np.argsort(samples, kind="stable")
-    found = np.asarray(samples, np.float64)[order]
-    reaches = np.ones(found.size) if reaches is None else reaches[order]
+    values = np.asarray(samples, np.float64)[order]
+    reaches = np.ones(values.size) if reaches is None else reaches[order]
     last *= reaches.max(initial=1.0)
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         return ()
-    gaps = np.diff(found)
+    gaps = np.diff(values)
     by_gap = np.argsort(-gaps, kind="stable")
     for count in range(1, min(_MOST_GROUPS, gaps.size + 1)):
         cuts = np.sort(by_gap[:count])
         smallest = float(gaps[cuts].min())
-        within = float(found[-1] - found[0] - gaps[cuts].sum())
+        within = float(values[-1] - values[0] - gaps[cuts].sum())
         if smallest > _ROUNDINGS * last and smallest > _GAP * within:
-            edges = [0, *(cuts + 1).tolist(), found.size]
-            return _groups([(found[i:j], 1 / reaches[i:j] ** 2) for i, j in pairwise(edges)])
+            edges = [0, *(cuts + 1).tolist(), values.size]
+            return _groups([(values[i:j], 1 / reaches[i:j] ** 2) for i, j in pairwise(edges)])
     return ()
 
 
@@ -282,22 +282,22 @@ Spreads: TypeAlias = Mapping[str, Spread]
 def moderated(scales: Array, magnitudes: Array, degrees: int) -> tuple[Array, float]:
     """The scales, each drawn towards what the others say of it, and their degrees of freedom."""
     has_size = (magnitudes > 0) & np.isfinite(magnitudes) & np.isfinite(scales)
-    known = has_size & (scales > 0)
-    if np.count_nonzero(known) < FEW:
+    has_scale = has_size & (scales > 0)
+    if np.count_nonzero(has_scale) < FEW:
         # Too few to fit: those that no sample has moved get the relative scale that the others have in the median.
-        relative = np.median(scales[known] / magnitudes[known]) if known.any() else 0.0
-        return np.where(has_size & ~known, relative * magnitudes, scales), float(degrees)
+        relative = np.median(scales[has_scale] / magnitudes[has_scale]) if has_scale.any() else 0.0
+        return np.where(has_size & ~has_scale, relative * magnitudes, scales), float(degrees)
     # Squares need not be numbers where scales are: all that follows is done with logarithms.
     logs = 2 * np.log(scales)
     sizes = np.floor(_SIZES_PER_BINADE * np.log2(np.where(has_size, magnitudes, 1))).astype(np.int32)
-    if np.mean(magnitudes[known] <= scales[known]) > 0.5:
+    if np.mean(magnitudes[has_scale] <= scales[has_scale]) > 0.5:
         # Most elements are errors and nothing else. So are those of which no sample shows any, as of the smallest.
         zeros = (magnitudes == 0) & (scales == 0)
-        sizes[zeros] = sizes[known].min()
+        sizes[zeros] = sizes[has_scale].min()
         has_size |= zeros
-    fit = _fit(np.where(known, logs, np.nan), sizes)
+    fit = _fit(np.where(has_scale, logs, np.nan), sizes)
     half = degrees / 2
-    residuals = _usual((logs - fit)[known].astype(np.float64), trigamma(half))
+    residuals = _usual((logs - fit)[has_scale].astype(np.float64), trigamma(half))
     excess = float(np.var(residuals)) - trigamma(half)
     # However well the fit explains most elements, there may be a few that it does not: their own samples count.
     prior = 2 * inverse_trigamma(excess) if excess > 0 else math.inf
@@ -357,20 +357,20 @@ def _effects(dimensions: tuple[int, ...]) -> list[tuple[int, ...]]:
     axes = [axis for axis, size in enumerate(dimensions) if size > 1]
     if len(axes) < 2:
         return []
-    found = [tuple(other for other in range(len(dimensions)) if other != axis) for axis in axes]
+    axis_groups = [tuple(other for other in range(len(dimensions)) if other != axis) for axis in axes]
     if len(axes) > 2:
-        found += [(axis,) for axis in axes if dimensions[axis] >= FEW]
-    return found
+        axis_groups += [(axis,) for axis in axes if dimensions[axis] >= FEW]
+    return axis_groups
 
 
-def _bins(sizes: Array, known: Array) -> list[Array]:
+def _bins(sizes: Array, settled: Array) -> list[Array]:
     """The places (in a flat leaf) of elements in groups of about the same size: those of one size, with those of the
     sizes above as long as few of them are known."""
-    flat, is_known = sizes.reshape(-1), known.reshape(-1)
-    found, counts = np.unique(flat[is_known], return_counts=True)
+    flat, is_known = sizes.reshape(-1), settled.reshape(-1)
+    distinct_sizes, counts = np.unique(flat[is_known], return_counts=True)
     edges: list[int] = []
     count = 0
-    for size, many in zip(found.tolist(), counts.tolist(), strict=True):
+    for size, many in zip(distinct_sizes.tolist(), counts.tolist(), strict=True):
         if not edges or count >= FEW:
             edges.append(size)
             count = 0

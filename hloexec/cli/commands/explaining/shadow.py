@@ -35,7 +35,7 @@ from hloexec.cli.run_options import Given, run_options
 @run_options
 @json_option
 def command(
-    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, given: Given
+    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, case: Given
 ) -> None:
     """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
 
@@ -49,13 +49,13 @@ def command(
     from hloexec.report.explaining.shadows import shadow_view
     from hloexec.tools.shadowing import shadow
 
-    run = prepared(file, given)
+    run = prepared(file, case)
     with ProgressBar() as progress:
-        found = shadow(
+        result = shadow(
             run.module, run.inputs, samples=samples, share_runs=share_runs, observers=[progress], **run.options
         )
-    view = partial(shadow_view, found, run.module.name, run.devices, command=run.command)
-    blamed = None if found.culprit is None else run.module
-    show_report("shadow", as_json, lambda: [run.facts(), found], lambda: view(top), blamed)
+    view = partial(shadow_view, result, run.module.name, run.devices, command=run.command)
+    blamed = None if result.culprit is None else run.module
+    show_report("shadow", as_json, lambda: [run.facts(), result], lambda: view(top), blamed)
     if html is not None:
-        write_run_page(html, found, run, view)
+        write_run_page(html, result, run, view)

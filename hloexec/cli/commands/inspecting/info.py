@@ -95,7 +95,7 @@ def _show_assignment(file: str, as_json: bool) -> None:
     from hloexec.report.inspecting.memory import Assignment
 
     assignment = hloexec.load_buffer_assignment(file)
-    counts = (None if found is None else len(found) for found in (assignment.allocations, assignment.used_values))
+    counts = (None if entries is None else len(entries) for entries in (assignment.allocations, assignment.used_values))
     allocations, values = counts
     whole = Assignment(file, allocations, values, assignment.allocated_bytes)
 

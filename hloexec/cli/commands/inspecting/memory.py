@@ -47,6 +47,6 @@ def command(file: str, assignments: tuple[str, ...], top: int, html: str | None,
     view = partial(memory_view, usage, comparison, estimate)
     show_report("memory", as_json, lambda: [File(file), usage, Memory(estimate, comparison)], lambda: view(top))
     if html is not None:
-        facts = (("file", file), *(("assignment", each) for each in assignments))
+        facts = (("file", file), *(("assignment", assignment) for assignment in assignments))
         write_command_page(html, usage if comparison is None else comparison, module, view, facts)
     return 0 if comparison is None or comparison.agrees else 1

@@ -145,8 +145,8 @@ def _compared(
     theirs = read_result(expected, shapes | _shapes(ours))
     values: list[Value] | None = None
     if module is not None and own.inputs is not None:
-        found = literals.load_inputs(own.inputs, module.entry.parameters)
-        values = [found[number] for number in range(len(found))]
+        inputs = literals.load_inputs(own.inputs, module.entry.parameters)
+        values = [inputs[number] for number in range(len(inputs))]
     selected = {label: _one_array(path) for label, path in own.selects}
     comparison = hloexec.compare(
         ours,

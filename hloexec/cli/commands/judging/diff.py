@@ -92,7 +92,7 @@ def command(
     folder: str | None,
     html: str | None,
     as_json: bool,
-    given: Given,
+    case: Given,
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
 
@@ -110,10 +110,10 @@ def command(
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
     policies = (
-        named_policy(numerics_before, "--numerics-before") if numerics_before else given.options.numerics,
-        named_policy(numerics_after, "--numerics-after") if numerics_after else given.options.numerics,
+        named_policy(numerics_before, "--numerics-before") if numerics_before else case.options.numerics,
+        named_policy(numerics_after, "--numerics-after") if numerics_after else case.options.numerics,
     )
-    chosen = DiffOptions(policies, top, runs, budget, html, as_json, given)
+    chosen = DiffOptions(policies, top, runs, budget, html, as_json, case)
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(
@@ -142,13 +142,13 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
 
     if folder is not None:
         require_new_folder(folder)
-    given, policies = chosen.given, chosen.policies
-    run = prepared(before, given)
+    run_options, policies = chosen.given, chosen.policies
+    run = prepared(before, run_options)
     other = load(after)
     # How many devices BEFORE itself says does not hold for AFTER.
-    options = attrs.evolve(given.options, numerics="reference")
+    options = attrs.evolve(run_options.options, numerics="reference")
     with ProgressBar() as progress:
-        found = diff(
+        result = diff(
             run.module,
             other,
             run.inputs,
@@ -160,29 +160,29 @@ def _diff_files(before: str, after: str, folder: str | None, chosen: DiffOptions
             **options,
         )
         limits = {"runs": chosen.runs, "budget": chosen.budget}
-        saved = None if folder is None or not found.findings else _saved(found, folder, options, limits, progress)
+        saved = None if folder is None or not result.findings else _saved(result, folder, options, limits, progress)
     on_after = attrs.evolve(run, arguments=(after, *run.arguments[1:]), options=options)
-    view = partial(diff_view, found, command=on_after.command, saved=saved)
-    sides = Sides(before, after, given.options.seed, *(policy.name for policy in policies))
-    blamed = on_after.module if found.findings else None
-    show_report("diff", chosen.as_json, lambda: [sides, found, Pair(saved)], lambda: view(chosen.top), blamed)
-    if folder is not None and not found.findings and not chosen.as_json:
+    view = partial(diff_view, result, command=on_after.command, saved=saved)
+    sides = Sides(before, after, run_options.options.seed, *(policy.name for policy in policies))
+    blamed = on_after.module if result.findings else None
+    show_report("diff", chosen.as_json, lambda: [sides, result, Pair(saved)], lambda: view(chosen.top), blamed)
+    if folder is not None and not result.findings and not chosen.as_json:
         click.echo(f"nothing is to blame, so nothing is extracted: {folder} is not written")
     if chosen.html is not None:
         files = ("before", before), ("after", after)
-        write_run_page(chosen.html, found, on_after, view, files, policies)
-    return 0 if found.agrees else 3 if found.verdict == "not decided" else 1
+        write_run_page(chosen.html, result, on_after, view, files, policies)
+    return 0 if result.agrees else 3 if result.verdict == "not decided" else 1
 
 
 def _saved(
-    found: Diff, folder: str, options: Options, limits: dict[str, Any], progress: ProgressBar
+    result: Diff, folder: str, options: Options, limits: dict[str, Any], progress: ProgressBar
 ) -> SavedPair | None:
     """What shows the first finding, once it is written, with what diff says of it; None where it makes no module."""
     from hloexec.report.judging.diffs import SavedPair
     from hloexec.tools.diffing import diff
 
     try:
-        pair = found.extract()
+        pair = result.extract()
     except HloError as error:
         warnings.warn(f"the first finding cannot be extracted: {error}", HloWarning, stacklevel=2)
         return None

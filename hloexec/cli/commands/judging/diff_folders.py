@@ -29,17 +29,17 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
     from hloexec.report.judging.folder_diffs import folder_view
     from hloexec.tools.diffing.folders import diff_folders
 
-    given, policies = chosen.given, chosen.policies
+    run_options, policies = chosen.given, chosen.policies
     if other is None and policies[0] != policies[1]:
         raise click.UsageError("all stages of one folder run under one policy; give --numerics alone")
 
     def inputs(module: Module) -> list[list[Value]]:
-        topology = topology_of(module, given.options.replicas, given.options.partitions)
-        return values_per_device(module, topology, given)
+        topology = topology_of(module, run_options.options.replicas, run_options.options.partitions)
+        return values_per_device(module, topology, run_options)
 
-    options = attrs.evolve(given.options, numerics="reference")
+    options = attrs.evolve(run_options.options, numerics="reference")
     with ProgressBar() as progress:
-        found = diff_folders(
+        result = diff_folders(
             folder,
             other,
             inputs,
@@ -51,19 +51,21 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
             numerics=policies,
             **options,
         )
-    found = attrs.evolve(found, modules=tuple(map(_in_options, found.modules)))
-    words = given.words()
+    result = attrs.evolve(result, modules=tuple(map(_in_options, result.modules)))
+    words = run_options.words()
 
     def command(name: str, *arguments: str) -> str:
         return shlex.join(["hloexec", name, *arguments, *words])
 
-    view = partial(folder_view, found, command=command)
-    sides = Sides(folder, other, given.options.seed, *(policy.name for policy in policies))
-    show_report("diff-folders", chosen.as_json, lambda: [sides, found], lambda: view(chosen.top))
+    view = partial(folder_view, result, command=command)
+    sides = Sides(folder, other, run_options.options.seed, *(policy.name for policy in policies))
+    show_report("diff-folders", chosen.as_json, lambda: [sides, result], lambda: view(chosen.top))
     if chosen.html is not None:
         folders = folder if other is None else f"{folder}, {other}"
-        write_command_page(chosen.html, found, None, view, (("folders", folders), ("seed", str(given.options.seed))))
-    return {"differ": 1, "not compared": 2, "not decided": 3}.get(found.outcome, 0)
+        write_command_page(
+            chosen.html, result, None, view, (("folders", folders), ("seed", str(run_options.options.seed)))
+        )
+    return {"differ": 1, "not compared": 2, "not decided": 3}.get(result.outcome, 0)
 
 
 def _in_options(module: ModuleDiff) -> ModuleDiff:

@@ -98,8 +98,8 @@ def command(
     from hloexec.tools.triaging import triage
 
     with ProgressBar() as progress:
-        found = triage(folder, other, observers=[progress], **settings)
-    show_report("triage", as_json, lambda: [found], lambda: triage_view(found, top))
+        result = triage(folder, other, observers=[progress], **settings)
+    show_report("triage", as_json, lambda: [result], lambda: triage_view(result, top))
     if html is not None:
         facts = {
             "folder": folder,
@@ -109,9 +109,9 @@ def command(
             "distribution": settings["distribution"],
         }
         told = tuple((name, value) for name, value in facts.items() if value is not None)
-        write_command_page(html, found, None, partial(triage_page_view, found), told)
-    if not found.is_complete:
+        write_command_page(html, result, None, partial(triage_page_view, result), told)
+    if not result.is_complete:
         return 130
-    if found.differing or found.agrees:
-        return 1 if found.differing else 0
-    return 3 if all(module.is_judged for module in found.modules) else 2
+    if result.differing or result.agrees:
+        return 1 if result.differing else 0
+    return 3 if all(module.is_judged for module in result.modules) else 2

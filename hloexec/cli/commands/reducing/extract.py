@@ -45,7 +45,7 @@ def command(
     file: str,
     folder: str,
     as_json: bool,
-    given: Given,
+    case: Given,
     **settings: Any,
 ) -> int:
     """Extract the part of a module that computes one instruction, with its input values, to DIR.
@@ -60,20 +60,20 @@ def command(
     from hloexec.tools.extraction import extract
 
     require_new_folder(folder)
-    run = prepared(file, given)
+    run = prepared(file, case)
     with ProgressBar() as progress:
-        found = extract(run.module, run.inputs, observers=[progress], **settings, **run.options)
-    found.save(folder)
-    rerun = found.check()
-    names = [name for name, _ in found.files() if name.startswith("inputs")]
+        extraction = extract(run.module, run.inputs, observers=[progress], **settings, **run.options)
+    extraction.save(folder)
+    rerun = extraction.check()
+    names = [name for name, _ in extraction.files() if name.startswith("inputs")]
     words = ["hloexec", "run", os.path.join(folder, "module.hlo")]
     words += [word for name in names for word in ("--inputs", os.path.join(folder, name))]
-    if given.options.numerics.name != "reference":
-        words += ["--numerics", given.options.numerics.name]
+    if case.options.numerics.name != "reference":
+        words += ["--numerics", case.options.numerics.name]
     show_report(
         "extract",
         as_json,
-        lambda: [run.facts(), Extracted.of(found, folder), found, rerun],
-        lambda: extraction_view(found, folder, rerun, shlex.join(words)),
+        lambda: [run.facts(), Extracted.of(extraction, folder), extraction, rerun],
+        lambda: extraction_view(extraction, folder, rerun, shlex.join(words)),
     )
     return 0 if rerun.has_same_bits else 1

@@ -91,7 +91,7 @@ def command(
     budget: float | None,
     folder: str | None,
     as_json: bool,
-    given: Given,
+    case: Given,
 ) -> int:
     """Find the smallest module that still shows a failure, and write all that shows it to DIR.
 
@@ -112,30 +112,30 @@ def command(
 
     if folder is not None:
         require_new_folder(folder)
-    module, inputs, options, facts = _given(file, given, is_checked=check is not None)
+    module, inputs, options, facts = _given(file, case, is_checked=check is not None)
     failure: dict[str, Any] = {"command": check, "nan": nan, "against": _policy(against)}
     failure["differs_from"] = None if differs_from is None else _other(differs_from)
     failure["expected"] = None if expected is None else _expected(module, expected)
     if check is not None:
         failure |= {"outcome": outcome, "says": says, "command_timeout": check_timeout, "jobs": jobs}
     with ProgressBar() as progress:
-        found = minify(module, inputs, budget=budget, observers=[progress], **failure, **options)
-    text = hloexec.format(found.module)
+        minified = minify(module, inputs, budget=budget, observers=[progress], **failure, **options)
+    text = hloexec.format(minified.module)
     if folder is not None:
         with printed_if_unwritable(text, as_json):
-            found.save(folder)
+            minified.save(folder)
     show_report(
         "minify",
         as_json,
-        lambda: [facts, Folder(folder), found],
-        lambda: text if folder is None else minified_view(found, folder),
+        lambda: [facts, Folder(folder), minified],
+        lambda: text if folder is None else minified_view(minified, folder),
     )
-    return 0 if found.is_confirmed else 1
+    return 0 if minified.is_confirmed else 1
 
 
 def _require_one(check: str | None, nan: bool, *files: str | None) -> None:
     names = ("--check", "--nan", "--differs-from", "--against", "--expected")
-    chosen = [name for name, each in zip(names, (check, nan or None, *files), strict=True) if each is not None]
+    chosen = [name for name, value in zip(names, (check, nan or None, *files), strict=True) if value is not None]
     if len(chosen) != 1:
         many = f", not {' and '.join(chosen)} at once" if chosen else ""
         raise click.UsageError(f"say what the failure is: give one of {', '.join(names)}{many}")
@@ -154,7 +154,7 @@ def _require_check(check: str | None, outcome: str, says: str, jobs: int, timeou
             raise click.UsageError(f"{name} is about a --check; give --check, too")
 
 
-def _given(file: str, given: Given, *, is_checked: bool) -> tuple[Module, list[list[Any]] | None, Options, Run]:
+def _given(file: str, case: Given, *, is_checked: bool) -> tuple[Module, list[list[Any]] | None, Options, Run]:
     """The module, its inputs, the options of its runs, and what a record says of them.
 
     A module for a check need not run here: it then has no inputs.
@@ -163,13 +163,13 @@ def _given(file: str, given: Given, *, is_checked: bool) -> tuple[Module, list[l
     from hloexec.report.json.printed import Run
 
     try:
-        run = prepared(file, given)
+        run = prepared(file, case)
     except (UnsupportedError, ResourceError):
         if not is_checked:
             raise
         module = load(file)
         devices = module.replica_count * module.num_partitions
-        options = given.options
+        options = case.options
         return module, None, options, Run(file, module.name, devices, options.seed, options.numerics.name)
     return run.module, run.inputs, run.options, run.facts()
 

@@ -61,29 +61,29 @@ def command(
     from hloexec.report.reducing.shrinkages import shrinkage_view
 
     module = hloexec.load(file)
-    found = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
-    text = hloexec.format(found.module)
+    shrinkage = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
+    text = hloexec.format(shrinkage.module)
     if output is not None:
         write_text(output, text)
     is_report = report or output is not None
     show_report(
         "shrink",
         as_json,
-        lambda: [File(file), Output(output), found],
-        lambda: shrinkage_view(found, output, top) if is_report else text,
+        lambda: [File(file), Output(output), shrinkage],
+        lambda: shrinkage_view(shrinkage, output, top) if is_report else text,
     )
 
 
 def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:
     """The pairs of --dim."""
-    found: dict[int, int] = {}
+    new_sizes: dict[int, int] = {}
     for before, after in dims:
         size, new_size = natural_number(before), natural_number(after)
         if size is None or new_size is None:
             raise click.BadParameter(f"'{before}={after}' is not of the form 8192=64", param_hint="'--dim'")
-        if found.setdefault(size, new_size) != new_size:
-            raise click.BadParameter(f"{size} becomes {found[size]} and {new_size}", param_hint="'--dim'")
-    return found
+        if new_sizes.setdefault(size, new_size) != new_size:
+            raise click.BadParameter(f"{size} becomes {new_sizes[size]} and {new_size}", param_hint="'--dim'")
+    return new_sizes
 
 
 def _devices(text: str | None) -> int | tuple[int, ...] | None:

@@ -56,7 +56,7 @@ def record(
     expected: str | None,
     name: str | None,
     as_json: bool,
-    given: Given,
+    case: Given,
     **settings: Any,
 ) -> int:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
@@ -71,10 +71,10 @@ def record(
     from hloexec.tools.golden.recording import SUFFIX
     from hloexec.tools.results import read_result, result_shapes
 
-    if not isinstance(given.options.elided, str):
+    if not isinstance(case.options.elided, str):
         raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
     given_tolerance(*(settings[name] for name in ("atol", "rtol", "ulp")))
-    ready = prepared(file, given)
+    ready = prepared(file, case)
     folder = Path(output)
     if folder.suffix != SUFFIX:
         folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
@@ -86,23 +86,23 @@ def record(
         ready.inputs,
         folder,
         expected=result,
-        inputs_source=file if ready.recorded_result is not None else _source(given),
+        inputs_source=file if ready.recorded_result is not None else _source(case),
         expected_source=expected or file,
         **settings,
-        **given.options,
+        **case.options,
     )
-    found = None if result is None else hloexec.check_golden(golden.folder)
-    disagreement = None if found is None or found.passed else found.message
+    golden_check = None if result is None else hloexec.check_golden(golden.folder)
+    disagreement = None if golden_check is None or golden_check.passed else golden_check.message
     names = golden.module_name, golden.module_hash, golden.seed, golden.numerics
     recorded = Recorded(file, str(golden.folder), *names, disagreement)
     where = f"run under {golden.numerics}" if result is None else golden.expected_source
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\n"
     said += f"the module does not give this result: {disagreement}\n\n" if disagreement else ""
     said += "to check it:\n"
-    calls = [word for call in given.custom_calls for word in ("--custom-call", "=".join(call))]
+    calls = [word for call in case.custom_calls for word in ("--custom-call", "=".join(call))]
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder), *calls])}\n"
     show_report("golden-record", as_json, lambda: [recorded], lambda: said)
-    return 0 if found is None else _exit_code([found])
+    return 0 if golden_check is None else _exit_code([golden_check])
 
 
 @command.command("check", epilog=examples(_CHECK))
@@ -139,27 +139,27 @@ def check(
     from hloexec.report.running.golden import Checks, checks_view
     from hloexec.tools.golden import find_goldens
 
-    found = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
+    paths = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
     module = None if module_file is None else hloexec.load(module_file)
     if module is not None and update:
         raise click.UsageError("--update records what a golden's own module gives; leave out --module")
-    if result_file is not None and (module is not None or update or len(found) > 1):
+    if result_file is not None and (module is not None or update or len(paths) > 1):
         raise click.UsageError("--result is checked against one golden, without --module and --update")
     register_custom_calls(custom_calls)
     checks: list[GoldenCheck] = []
     try:
-        for path in found:
+        for path in paths:
             checks.append(_checked(path, module, result_file, is_updated=update))
     except KeyboardInterrupt:
         if not checks:
             raise
     advice = _advice(checks, module, module_file)
-    is_complete = len(checks) == len(found)
+    is_complete = len(checks) == len(paths)
     show_report(
         "golden-check",
         as_json,
         lambda: [Checks(tuple(checks), is_complete, tuple(advice))],
-        lambda: checks_view(checks, len(found), top, advice),
+        lambda: checks_view(checks, len(paths), top, advice),
     )
     if not is_complete:
         return 130
@@ -181,7 +181,7 @@ def _advice(checks: Sequence[GoldenCheck], module: Module | None, module_file: s
     from hloexec.tools.golden.checking import Outcome, diff_with_recorded
 
     failed = (check.golden for check in checks if check.outcome is Outcome.FAILED)
-    golden = next((each for each in failed if each is not None), None)
+    golden = next((candidate for candidate in failed if candidate is not None), None)
     if module is None or module_file is None or golden is None:
         return []
     return change_lines(golden, module_file, diff_with_recorded(golden, module))
@@ -198,10 +198,10 @@ def _checked(path: Path, module: Module | None, result_file: str | None, *, is_u
 
     try:
         actual = None if result_file is None else read_result(result_file, result_shapes(hloexec.load(path / MODULE)))
-        found = update_golden(path) if is_updated else hloexec.check_golden(path, module=module, actual=actual)
+        golden_check = update_golden(path) if is_updated else hloexec.check_golden(path, module=module, actual=actual)
     except HloError as error:
-        found = GoldenCheck(path, Outcome.BROKEN, str(error))
-    return attrs.evolve(found, message=advice_for(found.message, commands_at_hand()))
+        golden_check = GoldenCheck(path, Outcome.BROKEN, str(error))
+    return attrs.evolve(golden_check, message=advice_for(golden_check.message, commands_at_hand()))
 
 
 def _stem(file: str, module: Module) -> str:
@@ -214,7 +214,7 @@ def _stem(file: str, module: Module) -> str:
     return name
 
 
-def _source(given: Given) -> str:
+def _source(case: Given) -> str:
     """Where the inputs come from, for people."""
-    files = [*given.inputs, *(f"{key}={path}" for key, path in given.overrides)]
-    return ", ".join(files) or f"random (seed {given.options.seed}, {given.distribution})"
+    files = [*case.inputs, *(f"{key}={path}" for key, path in case.overrides)]
+    return ", ".join(files) or f"random (seed {case.options.seed}, {case.distribution})"

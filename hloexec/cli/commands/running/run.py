@@ -106,7 +106,7 @@ if TYPE_CHECKING:
 @strict_option
 @html_option
 @json_option
-def command(file: str, given: Given, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
+def command(file: str, case: Given, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
     """Run a module, and show its inputs and its result.
 
     Parameters get random values that suit their use (the same values on every machine), unless --inputs or --input set
@@ -126,8 +126,8 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
     own = _Options(**more)
     if own.against is not None:
         own.require_results_only()
-        given = with_inputs_of(own.against, given)
-    loaded = _load_inputs(file, given, own, strict=strict)
+        case = with_inputs_of(own.against, case)
+    loaded = _load_inputs(file, case, own, strict=strict)
     run, module = loaded.run, loaded.run.module
     said = click.get_current_context().obj
     said.has_verdict |= run.recorded_result is not None
@@ -177,10 +177,10 @@ def _reassembled(loaded: _Loaded, results: list[Value], sharding: str | None) ->
     from hloexec.engine.sharding import shards_of_result
 
     run = loaded.run
-    given = {name: run.options[name] for name in ("replicas", "partitions")}
-    given |= {"before": loaded.before, "sharding": sharding}
-    whole = hloexec.unshard_outputs(run.module, results, **given)
-    return [whole], partial(shards_of_result, module=run.module, outputs=results, **given)
+    sharding_options = {name: run.options[name] for name in ("replicas", "partitions")}
+    sharding_options |= {"before": loaded.before, "sharding": sharding}
+    whole = hloexec.unshard_outputs(run.module, results, **sharding_options)
+    return [whole], partial(shards_of_result, module=run.module, outputs=results, **sharding_options)
 
 
 def _comparison(
@@ -259,7 +259,7 @@ class _Loaded:
     """The module before partitioning."""
 
 
-def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Loaded:
+def _load_inputs(file: str, case: Given, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec.cli.inputs.loading import host_values
     from hloexec.cli.running import memory_advice, require_instructions
@@ -282,17 +282,17 @@ def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Lo
     name = own.computation
     chosen = snapshot.module.entry if name is None else named_computation(snapshot.module, name)
     require_instructions(snapshot.module, own.printed)
-    options = attrs.evolve(given.options, computation=own.computation, planner=not own.no_plan, verify=verify)
-    is_random = own.random_inputs or given.different_inputs or own.computation is not None
-    source = _Inputs(given, own.global_inputs, before, is_random=is_random)
-    with memory_advice(file, snapshot.module, given, options):
+    options = attrs.evolve(case.options, computation=own.computation, planner=not own.no_plan, verify=verify)
+    is_random = own.random_inputs or case.different_inputs or own.computation is not None
+    source = _Inputs(case, own.global_inputs, before, is_random=is_random)
+    with memory_advice(file, snapshot.module, case, options):
         topology = required_topology(snapshot.module, options)
         values = source.values(snapshot, chosen, topology, verify=verify)
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     options = options.on(topology)
-    expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
-    run = Prepared(snapshot.module, values, options, topology.count, (file, *given.words()), expected)
+    expected = snapshot.result if source.is_recorded(snapshot) and not case.overrides else None
+    run = Prepared(snapshot.module, values, options, topology.count, (file, *case.words()), expected)
     return _Loaded(run, chosen, attrs.evolve(options, **host.on_devices(topology.count)), host, before)
 
 
@@ -301,12 +301,12 @@ def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     from hloexec.core.wording import byte_text
     from hloexec.tools.shrinking import shrink
 
-    found = shrink(snapshot.module, max_bytes=max_bytes)
-    if not found.changes:
+    shrinkage = shrink(snapshot.module, max_bytes=max_bytes)
+    if not shrinkage.changes:
         return snapshot
-    before, after = byte_text(found.argument_bytes_before), byte_text(found.argument_bytes)
+    before, after = byte_text(shrinkage.argument_bytes_before), byte_text(shrinkage.argument_bytes)
     click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
-    return attrs.evolve(snapshot, module=found.module, inputs_per_device=(), result=None)
+    return attrs.evolve(snapshot, module=shrinkage.module, inputs_per_device=(), result=None)
 
 
 @frozen
@@ -328,13 +328,18 @@ class _Inputs:
         import hloexec
         from hloexec.cli.inputs.loading import recorded_inputs
 
-        given = self.given
+        run_options = self.given
         if self.global_file is not None:
-            if given.inputs or given.overrides or given.different_inputs or chosen is not snapshot.module.entry:
+            if (
+                run_options.inputs
+                or run_options.overrides
+                or run_options.different_inputs
+                or chosen is not snapshot.module.entry
+            ):
                 raise click.UsageError(
                     "--global-inputs replaces --inputs, --input and --different-inputs, and runs the entry computation"
                 )
-            require_normal(given, "--global-inputs gives them all")
+            require_normal(run_options, "--global-inputs gives them all")
             whole = _whole_values(self.global_file, self.before or snapshot.module)
             return hloexec.shard_inputs(
                 snapshot.module,
@@ -344,9 +349,9 @@ class _Inputs:
                 partitions=topology.partitions,
             )
         if self.is_recorded(snapshot):
-            require_normal(given, "a snapshot runs on its own inputs; --random-inputs generates others")
-            return recorded_inputs(snapshot, chosen, given_values(chosen, given.overrides), topology.count)
-        return values_per_device(snapshot.module, topology, given, chosen, verify=verify)
+            require_normal(run_options, "a snapshot runs on its own inputs; --random-inputs generates others")
+            return recorded_inputs(snapshot, chosen, given_values(chosen, run_options.overrides), topology.count)
+        return values_per_device(snapshot.module, topology, run_options, chosen, verify=verify)
 
 
 def _whole_values(path: str, module: Module) -> tuple[Value, ...]:

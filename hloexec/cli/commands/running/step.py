@@ -58,7 +58,7 @@ def command(
     check: bool,
     keep: int,
     as_json: bool,
-    given: Given,
+    case: Given,
 ) -> int:
     """Run a module step by step: stop at instructions, look at values, and replace them.
 
@@ -78,7 +78,7 @@ def command(
         raise click.UsageError("--json is for commands that are not typed; give them with --script or -x")
     lines = [Line(text, f"-x {text!r}") for text in commands]
     lines += [] if script is None else lines_of_file(script)
-    run = prepared(file, given)
+    run = prepared(file, case)
     with step(run.module, run.inputs, keep=keep, **run.options, check=check) as stepper:
         printed: list[str] = []
         shell = Shell(stepper, printed.append if as_json else click.echo)
@@ -97,8 +97,8 @@ def command(
         if as_json:
             from hloexec.report.running.stepping import Stepping
 
-            found = Stepping(tuple(shell.stops), stepper.results is not None, stepper.has_failed, tuple(printed))
-            echo_json("stepping", run.facts(), found)
+            stepping = Stepping(tuple(shell.stops), stepper.results is not None, stepper.has_failed, tuple(printed))
+            echo_json("stepping", run.facts(), stepping)
     return int(shell.has_failed)
 
 

@@ -40,7 +40,7 @@ def command(
     folder: str,
     select: tuple[str, ...],
     as_json: bool,
-    given: Given,
+    case: Given,
     **settings: Any,
 ) -> None:
     """Write the result of every instruction to DIR, with statistics, path, loop iteration and devices.
@@ -58,7 +58,7 @@ def command(
 
     selection = Selection.of(select)
     require_new_folder(folder)
-    run = prepared(file, given)
+    run = prepared(file, case)
     with ProgressBar() as progress:
         traced = record(
             run.module, run.inputs, folder, select=selection.patterns, observers=[progress], **settings, **run.options

@@ -55,7 +55,7 @@ def place_of(error: BaseException, context: Context | None) -> tuple[Step, Conte
 
     `context` is that of the outermost function.
     """
-    found: Step | None = None
+    failed: Step | None = None
     branch = 0
     trace = error.__traceback__
     while trace is not None:
@@ -63,15 +63,15 @@ def place_of(error: BaseException, context: Context | None) -> tuple[Step, Conte
         place = None if code is None else code.lines.get(trace.tb_lineno)
         if place is not None:
             values = trace.tb_frame.f_locals
-            if found is not None and isinstance(found.flow, Invocation):
-                context = Context(found, found.flow.plan, None, context)
-            elif found is not None and isinstance(found.flow, Conditional):
-                context = Context(found, found.flow.branches[branch].plan, None, context)
+            if failed is not None and isinstance(failed.flow, Invocation):
+                context = Context(failed, failed.flow.plan, None, context)
+            elif failed is not None and isinstance(failed.flow, Conditional):
+                context = Context(failed, failed.flow.branches[branch].plan, None, context)
             if place.loop is not None and place.plan is not None:
                 context = Context(place.loop, place.plan, values["iteration"], context)
-            found, branch = place.step, values.get("branch", 0)
+            failed, branch = place.step, values.get("branch", 0)
         trace = trace.tb_next
-    return None if found is None else (found, context)
+    return None if failed is None else (failed, context)
 
 
 RUNS_BEFORE_CODE = 16

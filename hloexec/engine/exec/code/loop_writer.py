@@ -264,10 +264,10 @@ class LoopWriter(Writer):
             return
         assert step.kernel is not None and step.kernel.ufunc is not None
         ufunc = step.kernel.ufunc
-        given = ", ".join(self.value(values, slot) for slot in step.operands)
+        operands = ", ".join(self.value(values, slot) for slot in step.operands)
         # NumPy wants the last argument of these two named; for others its place is faster.
         out = f"out={buffer}" if ufunc in (np.maximum, np.minimum) else buffer
-        self.write(f"{self.known_as(ufunc.__name__, ufunc)}({given}, {out})")
+        self.write(f"{self.known_as(ufunc.__name__, ufunc)}({operands}, {out})")
 
     def _choose(self, buffer: str, pred: str, on_true: str, on_false: str) -> None:
         """Write a select into a buffer, which may be that of an operand."""

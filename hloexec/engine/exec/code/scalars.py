@@ -110,9 +110,9 @@ def _agrees(ufunc: np.ufunc, text: str, dtype: DType) -> bool:
         values = np.array([limits.min, limits.max, 0, 1, limits.max // 3], dtype)
     try:
         with np.errstate(all="ignore"):
-            for given in product(values, repeat=ufunc.nin):
+            for arguments in product(values, repeat=ufunc.nin):
                 scalar = eval(text.format("given[0]", "given[1]"))
-                array = ufunc(*map(np.asarray, given), out=...)
+                array = ufunc(*map(np.asarray, arguments), out=...)
                 if scalar.dtype != array.dtype or scalar.tobytes() != array.tobytes():
                     return False
     except (TypeError, AttributeError):

@@ -126,8 +126,8 @@ class Writer:
             self._conditional(values, step, flow)
         else:
             # Only for display: plans that communicate are run by the interpreter.
-            given = ", ".join(self.value(values, slot) for slot in step.operands)
-            call = f"{self.known_as(step.instruction.opcode, flow)}({given})"
+            operands = ", ".join(self.value(values, slot) for slot in step.operands)
+            call = f"{self.known_as(step.instruction.opcode, flow)}({operands})"
             self._drop_operands(values, step)
             targets = self.targets(values, step)
             if isinstance(step.tree, int):
@@ -157,16 +157,16 @@ class Writer:
         if self._scalar_kernel(values, step):
             return
         numbers_from = kernel.numbers_from
-        given = ", ".join(
+        operands = ", ".join(
             values.counts[slot][0] if slot in values.counts and place >= numbers_from else self.value(values, slot)
             for place, slot in enumerate(step.operands)
         )
         ufunc = kernel.ufunc
         function = self.known_as(step.instruction.opcode if ufunc is None else ufunc.__name__, step.function)
-        call = f"{function}({given})"
+        call = f"{function}({operands})"
         if step.reused != NO_SLOT and step.reused not in values.kept:
             target = self.value(values, step.reused)
-            call = f"{function}({given}, out={target}) if {is_free(target)} else {call}"
+            call = f"{function}({operands}, out={target}) if {is_free(target)} else {call}"
         targets = self.targets(values, step)
         if isinstance(step.tree, int):
             self.write(f"{targets[0]} = {call}")
@@ -263,10 +263,10 @@ class Writer:
             self.write(f"branch = branch if 0 <= branch < {last} else {last}")
         operands = [self.value(values, slot) for slot in others]
         for number, branch in enumerate(flow.branches):
-            given = ", ".join(operands[branch.start - 1 : branch.stop - 1])
+            arguments = ", ".join(operands[branch.start - 1 : branch.stop - 1])
             callee = self._callee(code_of(branch.plan))
             self.write(f"{'elif' if number else 'if'} branch == {number}:")
-            self.write(f"    callee, arguments = {callee}, [{given}]")
+            self.write(f"    callee, arguments = {callee}, [{arguments}]")
         self._drop_operands(values, step)
         self.unpack(self.targets(values, step), "callee(arguments)")
 
@@ -279,9 +279,9 @@ class Writer:
 
     def clear(self, names: Iterable[str]) -> None:
         """Delete the values of variables."""
-        found = " = ".join(dict.fromkeys(names))
-        if found:
-            self.write(f"{found} = None")
+        targets = " = ".join(dict.fromkeys(names))
+        if targets:
+            self.write(f"{targets} = None")
 
     # Names
 
@@ -308,12 +308,12 @@ class Writer:
         if slot not in values.scalars and slot not in values.counts:
             return self.known_as("constant", values.plan.constants[slot])
         if slot in values.counts:
-            base, found = values.counts[slot]
+            base, expression = values.counts[slot]
         else:
             base = values.scalars[slot]
-            found = f"{self.known_as('asarray', np.asarray)}({base})"
+            expression = f"{self.known_as('asarray', np.asarray)}({base})"
         values.names[slot] = name = self.fresh(base)
-        self.write(f"{name} = {found}")
+        self.write(f"{name} = {expression}")
         return name
 
     def scalar(self, values: Values, slot: int) -> str:
@@ -335,23 +335,23 @@ class Writer:
 
     def known_as(self, name: str, value: object) -> str:
         """The name, `name` or like it, by which the code knows an object."""
-        known = self._names_of_objects.get(id(value))
-        if known is None:
-            known = self._names_of_objects[id(value)] = self.fresh(name)
-            self._namespace[known] = value
-        return known
+        alias = self._names_of_objects.get(id(value))
+        if alias is None:
+            alias = self._names_of_objects[id(value)] = self.fresh(name)
+            self._namespace[alias] = value
+        return alias
 
     def fresh(self, name: str) -> str:
         """A Python name like `name` that is not taken yet."""
         base = _UNNAMEABLE.sub("_", name if name.isascii() else name.encode("ascii", "replace").decode())
         if not base or base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
-        found, number = base, 1
-        while found in self._taken:
+        candidate, number = base, 1
+        while candidate in self._taken:
             number += 1
-            found = f"{base}_{number}"
-        self._taken.add(found)
-        return found
+            candidate = f"{base}_{number}"
+        self._taken.add(candidate)
+        return candidate
 
     # Lines
 

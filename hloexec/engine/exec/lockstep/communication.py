@@ -316,13 +316,13 @@ def _require_ends(step: Step, flow: FromDevice | ToDevice, topology: Topology) -
             raise InputError(f"%{name} exchanges data with another device")
         return
     kind, count = ("partition", topology.partitions) if topology.partitions > 1 else ("replica", topology.replicas)
-    for end, what in enumerate(("source", "target")):
+    for end, role in enumerate(("source", "target")):
         numbers = [pair[end] for pair in flow.pairs]
         for number in numbers:
             if number >= count:
-                raise InputError(f"%{name} names {kind} {number} as a {what}, but there are {count} ({topology})")
+                raise InputError(f"%{name} names {kind} {number} as a {role}, but there are {count} ({topology})")
             if numbers.count(number) > 1:
-                raise InputError(f"%{name} names {kind} {number} as a {what} twice")
+                raise InputError(f"%{name} names {kind} {number} as a {role} twice")
 
 
 def _needs_devices(step: Step) -> str:

@@ -56,12 +56,12 @@ class EachClass:
             self.made(result, holders[number])
         for number in range(len(results), len(rows)):
             self.running = holders[number]
-            given = of_class(operands, places, rows[number])
+            class_operands = of_class(operands, places, rows[number])
             if reused is not None and reused[number]:
-                results.append(step.function(*given, out=given[step.operands.index(step.reused)]))
+                results.append(step.function(*class_operands, out=class_operands[step.operands.index(step.reused)]))
             else:
-                results.append(step.function(*given))
-            del given
+                results.append(step.function(*class_operands))
+            del class_operands
             self.made(results[number], holders[number])
             for place, column in freed:
                 if is_last[column][number]:
@@ -158,10 +158,10 @@ def parts_of_loop(
     assert isinstance(step.flow, While)
     same: Classes = (0,) * len(devices)
     partitions = tuple(value.classes if type(value) is Varying else same for value in operands)
-    known = _verdicts.setdefault(step.flow, {})
-    if partitions not in known:
-        known[partitions] = _pays(plan, step, partitions)
-    if not known[partitions]:
+    verdicts = _verdicts.setdefault(step.flow, {})
+    if partitions not in verdicts:
+        verdicts[partitions] = _pays(plan, step, partitions)
+    if not verdicts[partitions]:
         return None
     places, classes, rows = split(operands)
     held = (of_class(operands, places, row) for row in rows)
@@ -226,8 +226,8 @@ def _pays(plan: Plan, step: Step, partitions: tuple[Classes, ...]) -> bool:
         if inner.function is not None and inner.results:
             touched = {*inner.operands, *inner.results} - inner_plan.constants.keys()
             size = sum(inner_plan.slot_shapes[slot].byte_size for slot in touched)
-            found = spread.by_plan[id(inner_plan)]
-            if any(found[slot] == finest for slot in inner.results):
+            slot_classes = spread.by_plan[id(inner_plan)]
+            if any(slot_classes[slot] == finest for slot in inner.results):
                 own += size
             else:
                 common += size

@@ -67,7 +67,7 @@ class SeedMachine(Machine):
         """Run a kernel that may round, for each seed, and store its results in their slots."""
         assert step.function is not None
         places = range(len(task.devices))
-        rows = [[of_position(each, place) for each in operands] for place in places]
+        rows = [[of_position(operand, place) for operand in operands] for place in places]
         results = _of_seeds(step.function, rows, tuple(self._seeds[device] for device in task.devices))
         columns = [results] if step.result != NO_SLOT else zip(*map(flat, results), strict=True)
         for slot, values in zip(step.results, columns, strict=True):

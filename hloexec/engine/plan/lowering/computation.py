@@ -74,9 +74,9 @@ class Lowering:
         """Of values that some instruction uses with more precision than they are declared to have."""
         self.arguments = [map_shape(parameter.shape, self.new_slot) for parameter in _parameters(computation)]
         self.parameters = tuple(range(len(self.slot_shapes)))
-        for slot, given in enumerate(parameter_types or ()):
-            if given is not None:
-                self.slot_shapes[slot] = with_type(self.slot_shapes[slot], given)
+        for slot, parameter_type in enumerate(parameter_types or ()):
+            if parameter_type is not None:
+                self.slot_shapes[slot] = with_type(self.slot_shapes[slot], parameter_type)
 
     def plan(self, result_types: Sequence[ElementType | None] | None = None) -> Plan:
         """The plan; its floats converted to these types, where a caller wants others than the computation's own."""

@@ -63,7 +63,7 @@ def device_number(lowering: Lowering, instruction: Instruction) -> SlotTree:
 
 def boundary(lowering: Lowering, instruction: Instruction, arrays: Sequence[Crossing]) -> SlotTree:
     """The value where a manual region begins or ends: one exchange per array that changes."""
-    found: list[SlotTree] = []
+    trees: list[SlotTree] = []
     for operand, crossing in zip(lowering.operands(instruction), arrays, strict=True):
         tree = operand
         if not crossing.is_identity:
@@ -71,8 +71,8 @@ def boundary(lowering: Lowering, instruction: Instruction, arrays: Sequence[Cros
             tree = lowering.new_slot(crossing.shape)
             flow = Exchange(crossing.exchange, groups=crossing.groups)
             _communicating(lowering, instruction, (operand,), tree, flow, is_silent=True)
-        found.append(tree)
-    return lowering.renamed(instruction, tuple(found) if isinstance(instruction.shape, TupleShape) else found[0])
+        trees.append(tree)
+    return lowering.renamed(instruction, tuple(trees) if isinstance(instruction.shape, TupleShape) else trees[0])
 
 
 def _communicating(
@@ -114,8 +114,8 @@ def _collective(lowering: Lowering, instruction: Instruction, entry: Entry) -> S
 
     shapes = tuple(operand.shape for operand in lowering.computation.operands_of(instruction))
     numerics = lowering.context.numerics.of(lowering.computation.name, instruction.name)
-    given = Site(entry, instruction, shapes, lowering.context.callee, numerics).given(entry.exchange)
-    flow = Exchange(entry.exchange.bound(given), given.get("computations", ()))
+    site_arguments = Site(entry, instruction, shapes, lowering.context.callee, numerics).given(entry.exchange)
+    flow = Exchange(entry.exchange.bound(site_arguments), site_arguments.get("computations", ()))
     parts = dict(enumerate(zip(operands, parts_of(shape), strict=False)))
     kept = {
         number: operand
@@ -123,13 +123,13 @@ def _collective(lowering: Lowering, instruction: Instruction, entry: Entry) -> S
         if isinstance(operand, int) and is_handed_on(number, lowering.slot_shapes[operand], instruction.attributes)
     }
     if kept:
-        found = {
+        exchanged_trees = {
             number: map_shape(part, lowering.new_slot) for number, (_, part) in parts.items() if number not in kept
         }
-        exchanged, results = tuple(parts[number][0] for number in found), tuple(found.values())
+        exchanged, results = tuple(parts[number][0] for number in exchanged_trees), tuple(exchanged_trees.values())
         given_tree = results[0] if len(results) == 1 else results
         _communicating(lowering, instruction, exchanged, given_tree, flow, is_silent=True)
-        tree: SlotTree = tuple((found | kept)[number] for number in parts)
+        tree: SlotTree = tuple((exchanged_trees | kept)[number] for number in parts)
         if not has_state:
             return lowering.renamed(instruction, tree)
     else:
@@ -191,7 +191,7 @@ def _begun(lowering: Lowering, instruction: Instruction, name: str, operands: tu
     return lowering.renamed(instruction, (operands, result, *lowering.state(instruction)))
 
 
-def _check_unfinished(lowering: Lowering, instruction: Instruction, what: str) -> None:
+def _check_unfinished(lowering: Lowering, instruction: Instruction, subject: str) -> None:
     """Refuse to run where something but a continuation of it uses what has not been given all of its operands."""
     name = instruction.name
     where = f"in computation {lowering.computation.name}"
@@ -199,9 +199,9 @@ def _check_unfinished(lowering: Lowering, instruction: Instruction, what: str) -
         first, *others = (*user.operands, "")
         continues = role_of(user) is Role.PART and traits_of(user).opens
         if name in others or (first == name and not continues):
-            raise UnsupportedError(f"%{user.name} {where} uses %{name}, which lacks {what}")
+            raise UnsupportedError(f"%{user.name} {where} uses %{name}, which lacks {subject}")
     if lowering.computation.root_name == name:
-        raise UnsupportedError(f"%{name}, the root {where}, lacks {what}")
+        raise UnsupportedError(f"%{name}, the root {where}, lacks {subject}")
 
 
 def called(lowering: Lowering, instruction: Instruction, name: str, operands: tuple[SlotTree, ...]) -> SlotTree:

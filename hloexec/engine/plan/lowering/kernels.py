@@ -171,9 +171,9 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
 def _invoked(lowering: Lowering, instruction: Instruction, name: str) -> SlotTree:
     """The value of a call that runs a computation; its shapes are not what the verifier looks at."""
     computation = lowering.context.program.module.by_name[name]
-    given = [operand.shape for operand in lowering.computation.operands_of(instruction)]
+    shapes = [operand.shape for operand in lowering.computation.operands_of(instruction)]
     taken = [parameter.shape for parameter in computation.parameters]
-    is_fitting = len(given) == len(taken) and all(one.compatible(two) for one, two in zip(given, taken, strict=True))
+    is_fitting = len(shapes) == len(taken) and all(one.compatible(two) for one, two in zip(shapes, taken, strict=True))
     if not is_fitting or not instruction.shape.compatible(computation.result_shape):
         raise VerificationError(
             f"%{instruction.name} in computation {lowering.computation.name} calls {name}, whose parameters and result "
@@ -230,15 +230,15 @@ def _kernel_of(lowering: Lowering, site: Site) -> InstructionKernel:
         tuple(site.orders),
         tuple(map(id, met)),
     )
-    known = lowering.context.kernels
+    kernels = lowering.context.kernels
     try:
-        found = known.get(key)
+        entry = kernels.get(key)
     except TypeError:
         # Attributes of modules that a program has made may hold lists.
         return instruction_kernel(site)
-    if found is None:
-        found = known[key] = instruction_kernel(site), met
-    return found[0]
+    if entry is None:
+        entry = kernels[key] = instruction_kernel(site), met
+    return entry[0]
 
 
 def _set_order(lowering: Lowering, site: Site, slot: int) -> None:
@@ -281,19 +281,19 @@ def instruction_kernel(site: Site) -> InstructionKernel:
     """
     entry, shape = site.entry, site.instruction.shape
     assert entry.evaluate is not None
-    given = site.given(entry.evaluate)
+    arguments = site.given(entry.evaluate)
     function, rounded = site.fast(site.operands), None
     if function is None:
-        rounded = _rounding_at_random(site, given)
-        function = rounded or entry.evaluate.bound(given)
+        rounded = _rounding_at_random(site, arguments)
+        function = rounded or entry.evaluate.bound(arguments)
         if entry.role is Role.LIBRARY and entry.infer is None:
             function = partial(_of_declared_shapes, function, entry.name, flat_shapes(shape))
     arrays = [met for met in site.operand_shapes if isinstance(met, ArrayShape)]
     if entry.is_elementwise and len(arrays) > 1 and any(met.is_dynamic for met in arrays):
         function = partial(_of_common_extents, function, arrays)
-    found = [met.element_type for met in (*site.operands, shape) if isinstance(met, ArrayShape)]
+    element_types = [met.element_type for met in (*site.operands, shape) if isinstance(met, ArrayShape)]
     types = None if entry.is_elementwise or entry.role is Role.LIBRARY else _result_types(site)
-    is_flushed = site.numerics.flushes_denormals and flushes(entry.traits, frozenset(found))
+    is_flushed = site.numerics.flushes_denormals and flushes(entry.traits, frozenset(element_types))
     is_free = types is None and rounded is None and not is_flushed
     orders = tuple(site.orders) if entry.is_order_sensitive else None
     # Asked by name, as most programs never need the classes that have these.
@@ -305,7 +305,7 @@ def instruction_kernel(site: Site) -> InstructionKernel:
         _in_orders_of(entry, made, orders) if orders else made,
         overwrites=getattr(bound, "overwrites", entry.overwrites) if is_free else None,
         entry=entry,
-        given=given,
+        given=arguments,
         bound=getattr(bound, "first", bound),
         orders=orders,
         result_types=types,
@@ -325,13 +325,13 @@ def _of_declared_shapes(
     result = function(*operands, **given)
     leaves = flat(result)
     if len(leaves) != len(shapes) or not all(map(fits, leaves, shapes)):
-        found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, np.ndarray))
+        returned = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves if isinstance(leaf, np.ndarray))
         declared = ", ".join(map(str, shapes))
-        raise EvaluationError(f"{target} gives {found} for these operands, but the text declares {declared}")
+        raise EvaluationError(f"{target} gives {returned} for these operands, but the text declares {declared}")
     return result
 
 
-def _rounding_at_random(site: Site, given: Mapping[str, Any]) -> RandomRounding | None:
+def _rounding_at_random(site: Site, settings: Mapping[str, Any]) -> RandomRounding | None:
     """The kernel under a policy that rounds at random; None under others, and where nothing rounds."""
     entry, instruction, numerics = site.entry, site.instruction, site.numerics
     if numerics.rounding_seed is None or (numerics.keeps_formats and _is_settled(entry, instruction, numerics)):
@@ -351,14 +351,14 @@ def _rounding_at_random(site: Site, given: Mapping[str, Any]) -> RandomRounding 
             # Errors of a last place, about what is computed; not about the exact value.
             rounding = Rounding.UNKNOWN
         if entry.traits.sums is Sums.PRODUCTS:
-            split, given = contraction_split(given, numerics)
+            split, settings = contraction_split(settings, numerics)
     elif entry.role is not Role.LIBRARY:
         widest = widest_shape(site.computation, instruction)
     return random_rounding(
         entry.name,
         rounding,
         entry.evaluate.function,
-        given,
+        settings,
         shape,
         site.operand_shapes,
         summation=summation,
@@ -415,8 +415,8 @@ class _InOrders:
 class _EachInOrders(_InOrders):
     """The same of a kernel that rounds at random, also for several lists of operands at once."""
 
-    def of_each(self, given: Sequence[Sequence[Any]]) -> list[Any] | None:
-        arranged = [list(map(self.arranged, operands, self.orders)) for operands in given]
+    def of_each(self, rows: Sequence[Sequence[Any]]) -> list[Any] | None:
+        arranged = [list(map(self.arranged, operands, self.orders)) for operands in rows]
         found: list[Any] | None = self.kernel.of_each(arranged)
         return found
 
@@ -433,5 +433,5 @@ def _result_types(site: Site) -> tuple[ElementType | None, ...] | None:
     for name in computation_names(site.instruction.attributes):
         plan = site.plans[name]
         met += [plan.slot_shapes[slot] for slot in (*plan.parameters, *plan.results)]
-    floats = {found for shape in met for found in float_types(shape)} | set(types)
+    floats = {float_type for shape in met for float_type in float_types(shape)} | set(types)
     return types if len(floats - {None}) > 1 else None

@@ -125,10 +125,10 @@ class _Finder:
 
     def members(self) -> dict[int, list[int]]:
         """The positions of the steps of each unit."""
-        found: dict[int, list[int]] = {}
+        positions: dict[int, list[int]] = {}
         for position in range(len(self._steps)):
-            found.setdefault(self.graph.find(position), []).append(position)
-        return found
+            positions.setdefault(self.graph.find(position), []).append(position)
+        return positions
 
     def _region_of(self, slot: int) -> OpenRegion | None:
         """The region that makes a slot."""
@@ -245,17 +245,17 @@ class _Assembly:
                 step = self._region_step(region)
                 if step is not None:
                     made[unit] = step
-        found: list[Step] = []
+        steps: list[Step] = []
         for unit in order:
             if unit in made:
-                found.append(made[unit])
-            found += [
+                steps.append(made[unit])
+            steps += [
                 self._plan.steps[position]
                 for position in members[unit]
                 if (unit not in made and unit not in replaced) or position in self._copied
             ]
-        read = {*self._plan.results}.union(*(step.operands for step in found))
-        return [step for step in found if not is_scalar_broadcast(step, self._shapes) or step.result in read]
+        read = {*self._plan.results}.union(*(step.operands for step in steps))
+        return [step for step in steps if not is_scalar_broadcast(step, self._shapes) or step.result in read]
 
     def _is_replaced(self, region: OpenRegion) -> bool:
         """Whether others compute again all that is needed of a region."""

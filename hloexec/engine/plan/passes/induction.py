@@ -59,7 +59,7 @@ def counters_of(flow: While) -> dict[int, Counter]:
     """All counters among the leaves that a loop carries."""
     body = flow.body
     makers = {step.result: step for step in body.steps if step.instruction.opcode == "add"}
-    found: dict[int, Counter] = {}
+    counters: dict[int, Counter] = {}
     for leaf, (parameter, result) in enumerate(zip(body.parameters, body.results, strict=True)):
         increase = makers.get(result)
         if increase is None or parameter not in increase.operands:
@@ -73,8 +73,8 @@ def counters_of(flow: While) -> dict[int, Counter]:
         is_read = parameter in body.results or any(
             parameter in step.operands for step in body.steps if step is not increase
         )
-        found[leaf] = Counter(increment, is_read)
-    return found
+        counters[leaf] = Counter(increment, is_read)
+    return counters
 
 
 def limit_of(flow: While, counters: Mapping[int, Counter]) -> Limit | None:

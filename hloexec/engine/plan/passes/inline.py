@@ -165,11 +165,11 @@ class Inliner:
         if new is not None:
             return new
         plan = frame.plan
-        known = self._slot_of_constant.get(id(plan.constants[old])) if old in plan.constants else None
-        if known is None:
-            known = self._new_slot(plan.slot_shapes[old])
+        new_slot = self._slot_of_constant.get(id(plan.constants[old])) if old in plan.constants else None
+        if new_slot is None:
+            new_slot = self._new_slot(plan.slot_shapes[old])
             if old in plan.constants:
-                self._constants[known] = plan.constants[old]
-                self._slot_of_constant[id(plan.constants[old])] = known
-        frame.slots[old] = known
-        return known
+                self._constants[new_slot] = plan.constants[old]
+                self._slot_of_constant[id(plan.constants[old])] = new_slot
+        frame.slots[old] = new_slot
+        return new_slot

@@ -81,9 +81,9 @@ class _Hoisting:
         moved: dict[int, int] = {}
         rest: list[Step] = []
         for step in plan.steps:
-            known = all(slot in outside or slot in plan.constants for slot in step.operands)
+            is_invariant = all(slot in outside or slot in plan.constants for slot in step.operands)
             size = sum(plan.slot_shapes[slot].byte_size for slot in step.results)
-            if not known or not step.is_pure or size > _HOISTED_BYTES:
+            if not is_invariant or not step.is_pure or size > _HOISTED_BYTES:
                 rest.append(step)
                 continue
             for slot in step.results:
@@ -145,13 +145,13 @@ def _own_slots(flow: While) -> frozenset[int]:
         read_otherwise |= {body.parameters[leaf] for leaf, slot in enumerate(condition.parameters) if slot in kept}
     made = {step.result for step in body.steps if _is_plain(body, step) and step.result not in read_otherwise}
     times = collections.Counter(body.results)
-    found = made - times.keys()
+    slots = made - times.keys()
     for parameter, result in zip(body.parameters, body.results, strict=True):
         is_alone = times[result] == 1 and parameter not in times
         is_alike = _kind(body.slot_shapes[parameter]) == _kind(body.slot_shapes[result])
         if result in made and is_alone and is_alike and parameter not in read_otherwise:
-            found |= {parameter, result}
-    return frozenset(found)
+            slots |= {parameter, result}
+    return frozenset(slots)
 
 
 def _kept_operands(plan: Plan, step: Step) -> Sequence[int]:

@@ -32,8 +32,8 @@ def with_products_accumulated(plan: Plan) -> Plan:
     steps = []
     for step in plan.steps:
         addend = _carried_addend(plan, step, uses)
-        found = _bare(step, uses) if addend is None else _accumulated(step, addend, makers, uses, merged)
-        steps.append(found or step)
+        replacement = _bare(step, uses) if addend is None else _accumulated(step, addend, makers, uses, merged)
+        steps.append(replacement or step)
     return attrs.evolve(plan, steps=[step for step in steps if step.result not in merged]).with_loops(_sums)
 
 
@@ -138,23 +138,25 @@ def with_fused_multiply_adds(plan: Plan, numerics: NumericsPolicy, *, is_schedul
     uses.update(plan.results)
     products: dict[int, _Product] = {}
     merged: set[int] = set()
-    found: list[Step] = []
+    new_steps: list[Step] = []
     for step in plan.program:
         loop = step.scope.fusion
         policy = numerics.of(step.scope.computation.name, step.instruction.name)
         if policy.fuses_multiply_add and _is_f32(step, shapes) and (loop is not None or not is_scheduled):
-            given = [products.get(slot) for slot in step.operands]
-            places = [place for place, product in enumerate(given) if product is not None and product.loop is loop]
-            addend = given[places[0]] if places else None
+            operand_products = [products.get(slot) for slot in step.operands]
+            places = [
+                place for place, product in enumerate(operand_products) if product is not None and product.loop is loop
+            ]
+            addend = operand_products[places[0]] if places else None
             product = _product(step, loop, addend)
             if product is not None and uses[step.result] == 1:
                 products[step.result] = product
             if addend is not None and step.instruction.opcode in ("add", "subtract"):
                 merged |= addend.slots
-                moved = [_moved(factor, addend.moves, plan, found) for factor in addend.factors]
+                moved = [_moved(factor, addend.moves, plan, new_steps) for factor in addend.factors]
                 step = _multiply_add(step, addend, moved, places[0])
-        found.append(step)
-    program = [attrs.evolve(step, is_shown_only=True) if step.result in merged else step for step in found]
+        new_steps.append(step)
+    program = [attrs.evolve(step, is_shown_only=True) if step.result in merged else step for step in new_steps]
     steps = [step for step in program if not step.is_shown_only]
     return attrs.evolve(plan, program=program, steps=steps)
 
@@ -188,7 +190,8 @@ def _multiply_add(step: Step, product: _Product, factors: Sequence[int], place: 
 
 def _is_f32(step: Step, shapes: Sequence[Leaf]) -> bool:
     """Whether a kernel takes and gives nothing but f32, of sizes that the text says."""
-    found = [shapes[slot] for slot in (*step.operands, *step.results)]
+    slot_shapes = [shapes[slot] for slot in (*step.operands, *step.results)]
     return step.kernel is not None and all(
-        isinstance(shape, ArrayShape) and shape.element_type.name == "f32" and not shape.is_dynamic for shape in found
+        isinstance(shape, ArrayShape) and shape.element_type.name == "f32" and not shape.is_dynamic
+        for shape in slot_shapes
     )

@@ -28,12 +28,12 @@ def with_views_composed(plan: Plan) -> Plan:
     before = Counter(slot for step in plan.steps for slot in step.operands)
     steps: list[Step] = []
     for step in plan.steps:
-        found = _of_sources(step, makers)
-        found = _composed(found, makers) or found
-        if isinstance(found.function, WindowWriter):
-            found = _without_new_dimensions(found, makers)
-        steps += _unspread(found, makers, plan)
-        makers[found.result] = steps[-1]
+        composed = _of_sources(step, makers)
+        composed = _composed(composed, makers) or composed
+        if isinstance(composed.function, WindowWriter):
+            composed = _without_new_dimensions(composed, makers)
+        steps += _unspread(composed, makers, plan)
+        makers[composed.result] = steps[-1]
     after = Counter(slot for step in steps for slot in step.operands)
     unused = {slot for slot in before if before[slot] and not after[slot]}
     kept = _without_unused(steps, unused, after, plan)
@@ -93,36 +93,36 @@ def _drops(index: Iterable[Any], axis: int) -> bool:
 
 def _one_after_the_other(first: Iterable[Any], then: Iterable[Any]) -> tuple[Any, ...] | None:
     """The index that gives what two give one after the other; None where that is not an index of this kind."""
-    found: list[Any] = []
+    index: list[Any] = []
     entries = [entry for entry in first if entry is not ...]
     place = 0
     for entry in then:
         if entry is ...:
             continue
         while place < len(entries) and isinstance(entries[place], int):
-            found.append(entries[place])
+            index.append(entries[place])
             place += 1
         if entry is None:
-            found.append(None)
+            index.append(None)
             continue
         old = entries[place]
         place += 1
         if entry == slice(None):
-            found.append(old)
+            index.append(old)
         elif old is None:
             count = 1 if isinstance(entry, int) else len(range(*entry.indices(1)))
             if not count:
                 return None
-            found += [] if isinstance(entry, int) else [None]
+            index += [] if isinstance(entry, int) else [None]
         elif isinstance(entry, int):
-            found.append((old.start or 0) + entry * (old.step or 1))
+            index.append((old.start or 0) + entry * (old.step or 1))
         elif old == slice(None):
-            found.append(entry)
+            index.append(entry)
         else:
             part = range(old.start, old.stop, old.step or 1)[entry]
-            found.append(slice(part.start, part.stop, part.step))
-    found += entries[place:]
-    return tuple(found) if any(not isinstance(entry, int) for entry in found) else (*found, ...)
+            index.append(slice(part.start, part.stop, part.step))
+    index += entries[place:]
+    return tuple(index) if any(not isinstance(entry, int) for entry in index) else (*index, ...)
 
 
 def _without_new_dimensions(step: Step, makers: Mapping[int, Step]) -> Step:

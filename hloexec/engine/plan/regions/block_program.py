@@ -323,11 +323,13 @@ class BlockProgram:
 
     def _row_bytes(self, parts: Sequence[Part]) -> dict[int, int]:
         """What a row of each part's result takes, of a view what it shows."""
-        found: dict[int, int] = {}
+        row_bytes: dict[int, int] = {}
         for part in parts:
             slot = part.step.operands[0] if part.form.is_view else part.step.result
-            found[part.step.result] = found[slot] if slot in found else self._value(self._shapes[slot]).row_bytes
-        return found
+            row_bytes[part.step.result] = (
+                row_bytes[slot] if slot in row_bytes else self._value(self._shapes[slot]).row_bytes
+            )
+        return row_bytes
 
     def _gains_by_columns(
         self, parts: Sequence[Part], inputs: Sequence[int], outputs: Sequence[int], repeated_inputs: frozenset[int]

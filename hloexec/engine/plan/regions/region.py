@@ -102,11 +102,11 @@ def divided(
     if is_shared and weight * work > _LITTLE_WORK and rows * usual >= 2 * _HALF_BYTES // weight:
         least = min(least, -(-rows // 2))
     most = min(_BLOCK_BYTES // max(row_bytes, 1), max(-(-rows // _BLOCKS), least), rows)
-    found = _laid_out(program, rows, min(most, value_bytes // usual), threads)
-    if program.is_by_columns or found.scratch_bytes < LEAST_BYTES:
+    layout = _laid_out(program, rows, min(most, value_bytes // usual), threads)
+    if program.is_by_columns or layout.scratch_bytes < LEAST_BYTES:
         # Scratch by columns has no rows; and so little of it threads keep.
-        return found, None
-    return found, _room(program, rows, min(most, _ROOMY_VALUE_BYTES // usual), threads, output_bytes)
+        return layout, None
+    return layout, _room(program, rows, min(most, _ROOMY_VALUE_BYTES // usual), threads, output_bytes)
 
 
 def _laid_out(program: BlockProgram, rows: int, most: int, threads: int) -> Layout:
@@ -205,8 +205,8 @@ class Region:
                 raise
             values = self.one_by_one(operands)
             warn_of_failure(f"the region of %{self.parts[-1].step.instruction.name}", error)
-            found = tuple(values[slot] for slot in self.outputs)
-            return found if len(found) != 1 else found[0]
+            outputs = tuple(values[slot] for slot in self.outputs)
+            return outputs if len(outputs) != 1 else outputs[0]
 
     def intermediate_values(self, *operands: Array) -> dict[int, Array]:
         """The values of all instructions, as the region computes them, by their slots."""
@@ -270,11 +270,11 @@ class Region:
             assert step.function is not None
             try:
                 # Where all operands of an instruction have its shape, a scalar may replace its broadcast.
-                given = (values[slot] for slot in step.operands)
+                arguments = (values[slot] for slot in step.operands)
                 if part.form.is_elementwise:
                     sizes = self._slot_shapes[step.result].dimensions
-                    given = (np.broadcast_to(value, sizes) if value.ndim == 0 else value for value in given)
-                values[step.result] = step.function(*given)
+                    arguments = (np.broadcast_to(value, sizes) if value.ndim == 0 else value for value in arguments)
+                values[step.result] = step.function(*arguments)
             except Exception as error:
                 raise PartError(step) from error
         return values

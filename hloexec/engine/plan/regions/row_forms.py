@@ -24,9 +24,9 @@ def row_form(step: Step, shapes: Sequence[Leaf]) -> RowForm | None:
         return None
     if not isinstance(step.tree, int) or any(order is not None for order in kernel.orders or ()):
         return None
-    found = [shapes[slot] for slot in (*step.operands, step.tree)]
-    arrays = [shape for shape in found if isinstance(shape, ArrayShape)]
-    if len(arrays) < len(found) or any(not shape.is_array or shape.dynamic_dimensions for shape in arrays):
+    slot_shapes = [shapes[slot] for slot in (*step.operands, step.tree)]
+    arrays = [shape for shape in slot_shapes if isinstance(shape, ArrayShape)]
+    if len(arrays) < len(slot_shapes) or any(not shape.is_array or shape.dynamic_dimensions for shape in arrays):
         return None
     *operands, result = arrays
     if any(shape.element_count == 0 for shape in arrays):
@@ -83,13 +83,13 @@ def _elementwise(
         return None
     rows = prefixes(result.dimensions)
     types = [shape.element_type.name for shape in (*operands, result)]
-    given, wide = tuple(operands), None
+    operand_shapes, wide = tuple(operands), None
     rounds = "bf16" in types and entry.rounding is not Rounding.FORMAT and opcode != "stochastic-convert"
     if rounds and (not converts or set(types) == {"bf16", "f32"} or types[0] == "bf16"):
-        given, wide = tuple(map(widened_from_bf16, operands)), widened_from_bf16(result)
-        if converts and given[0].element_type is wide.element_type:
+        operand_shapes, wide = tuple(map(widened_from_bf16, operands)), widened_from_bf16(result)
+        if converts and operand_shapes[0].element_type is wide.element_type:
             return RowForm(rows, lambda _: same, wide=wide, is_exact=types[0] == "bf16", is_elementwise=True)
-    how = {"attributes": step.instruction.attributes, "shape": wide or result, "operand_shapes": given}
+    how = {"attributes": step.instruction.attributes, "shape": wide or result, "operand_shapes": operand_shapes}
     fill = None if entry.fast.fill is None else entry.fast.fill(**how)
     function = fill or (kernel.function if wide is None else bind(**how))
     assert function is not None, "elementwise entries give one for all element types"

@@ -113,7 +113,7 @@ def _gains(function: np.ufunc, arrays: tuple[Array, ...]) -> bool:
     # row, may choose another one than the loop for two rows.
     numbers = [array[..., 0] for array in repeated if not array.strides[-1]]
     if numbers:
-        return not any(np.isnan(each).any() for each in numbers)
+        return not any(np.isnan(column).any() for column in numbers)
     return not arrays[-1].shape[-1] % _WHOLE_REGISTERS
 
 

@@ -34,9 +34,9 @@ def meshes_of(module: Module) -> dict[str, Mesh]:
 def parse_meshes(text: str) -> dict[str, Mesh]:
     """meshes ::= '{' [name '=' '#sdy.mesh' '<' mesh '>' (',' …)*] '}'; raises ParseError."""
     reader = _Reader(text, "<xla.sdy.meshes>")
-    found = dict(reader.items("{", "}", reader.named_mesh))
+    meshes_by_name = dict(reader.items("{", "}", reader.named_mesh))
     reader.end_of("the attribute")
-    return found
+    return meshes_by_name
 
 
 def parse_shardings(text: str, meshes: Mapping[str, Mesh]) -> tuple[NamedSharding, ...]:
@@ -45,15 +45,15 @@ def parse_shardings(text: str, meshes: Mapping[str, Mesh]) -> tuple[NamedShardin
     `meshes` are those that a sharding may refer to by name. Raises ParseError.
     """
     reader = _Reader(text, "<sdy sharding>", meshes)
-    found: tuple[NamedSharding, ...]
+    shardings: tuple[NamedSharding, ...]
     if reader.attribute("sharding_per_value", "sharding") == "sharding":
-        found = (reader.sharding(),)
+        shardings = (reader.sharding(),)
     else:
         reader.expect_mark("<")
-        found = reader.items("[", "]", reader.sharding)
+        shardings = reader.items("[", "]", reader.sharding)
         reader.expect_mark(">")
     reader.end_of("the attribute")
-    return found
+    return shardings
 
 
 def parse_manual_axes(text: str) -> tuple[str, ...]:
@@ -62,17 +62,17 @@ def parse_manual_axes(text: str) -> tuple[str, ...]:
     reader.attribute("")
     reader.expect_mark("<")
     reader.expect_word("manual_axes")
-    found = reader.items("{", "}", reader.axis_name)
+    axes = reader.items("{", "}", reader.axis_name)
     reader.expect_mark(">")
     reader.end_of("the attribute")
-    return found
+    return axes
 
 
 class _Reader(Lexer):
     """The rules that make up the attributes."""
 
-    def __init__(self, text: str, what: str, meshes: Mapping[str, Mesh] | None = None) -> None:
-        super().__init__(text, what)
+    def __init__(self, text: str, subject: str, meshes: Mapping[str, Mesh] | None = None) -> None:
+        super().__init__(text, subject)
         self._meshes = meshes or {}
 
     def at_mark(self, mark: str) -> bool:
@@ -97,13 +97,13 @@ class _Reader(Lexer):
     def items(self, opening: str, closing: str, item: Callable[[], _Item]) -> tuple[_Item, ...]:
         """opening [item (',' item)*] closing"""
         self.expect_mark(opening)
-        found: list[_Item] = []
+        items: list[_Item] = []
         while not self.at_mark(closing):
-            found.append(item())
+            items.append(item())
             if not self.take_mark(","):
                 break
         self.expect_mark(closing)
-        return tuple(found)
+        return tuple(items)
 
     def attribute(self, *kinds: str) -> str:
         """'#sdy' ['.' kind]"""
@@ -207,8 +207,8 @@ class _Reader(Lexer):
     def axis_name(self) -> str:
         return self.string("the name of a mesh axis")
 
-    def _name(self, what: str) -> str:
-        return self.string(what) if self.kind == STRING else self.word(what)
+    def _name(self, subject: str) -> str:
+        return self.string(subject) if self.kind == STRING else self.word(subject)
 
 
 _PROFILE_TYPES = range(4)
@@ -235,16 +235,16 @@ class AnnotationParser(GeometryParser):
 
     __slots__ = ()
 
-    def frontend_attributes(self, what: str) -> Pairs:
+    def frontend_attributes(self, subject: str) -> Pairs:
         """'{' [name '=' (string | dictionary) (',' …)*] '}'"""
-        pairs = self.braced(what, lambda: self._frontend_attribute(what))
+        pairs = self.braced(subject, lambda: self._frontend_attribute(subject))
         return tuple(sorted(dict(pairs).items()))
 
-    def _frontend_attribute(self, what: str) -> tuple[str, str]:
-        name = self.attribute_name(f"a part of {what}")
+    def _frontend_attribute(self, subject: str) -> tuple[str, str]:
+        name = self.attribute_name(f"a part of {subject}")
         return name, self.string_or_dictionary(f"the value of '{name}'")
 
-    def statistics(self, what: str) -> Statistics:
+    def statistics(self, subject: str) -> Statistics:
         """'{' '}' | '{' 'visualizing_index=' int (',' name '=' number)* '}'"""
         self.expect("{", "before statistics")
         if self.take("}"):
@@ -258,21 +258,21 @@ class AnnotationParser(GeometryParser):
         self.expect("}", "after statistics")
         return Statistics(index, tuple(values))
 
-    def result_accuracy(self, what: str) -> ResultAccuracy:
+    def result_accuracy(self, subject: str) -> ResultAccuracy:
         """'{' 'mode=' word '}' | '{' 'tolerance={' [(atol | rtol | ulps) '=' number (',' …)*] '}' '}'"""
         self.expect("{", "before a result accuracy")
         start = self.start
         name = self.attribute_name("a result accuracy (mode or tolerance)")
         if name == "mode":
             mode = self.enumeration("the mode of a result accuracy", ("default", "highest"), any_case=True)
-            found = ResultAccuracy(mode=mode)
+            accuracy = ResultAccuracy(mode=mode)
         elif name == "tolerance":
             pairs = dict(self.braced("a tolerance", self._tolerance))
-            found = ResultAccuracy(ulps=pairs.get("ulps"), rtol=pairs.get("rtol"), atol=pairs.get("atol"))
+            accuracy = ResultAccuracy(ulps=pairs.get("ulps"), rtol=pairs.get("rtol"), atol=pairs.get("atol"))
         else:
             self.fail(f"a result accuracy is a mode or a tolerance, found '{name}'", start)
         self.expect("}", "after a result accuracy")
-        return found
+        return accuracy
 
     def _tolerance(self) -> tuple[str, float]:
         start = self.start
@@ -281,12 +281,12 @@ class AnnotationParser(GeometryParser):
             self.fail(f"a tolerance is atol, rtol or ulps, found '{name}'", start)
         return name, self.number(f"the tolerance '{name}'")
 
-    def original_value(self, what: str) -> OriginalValue:
+    def original_value(self, subject: str) -> OriginalValue:
         """'{' … '}', kept verbatim: '[synthetic_call]', or a tree of '{"name" [index]}' in parentheses, behind which
         XLA since jaxlib 0.12 writes the calls that led there, ',' '[' string ']'
         """
         start = self.start
-        self.expect("{", f"before {what}")
+        self.expect("{", f"before {subject}")
         if self.take("["):
             if self.name("'synthetic_call'") != "synthetic_call":
                 self.fail("expected 'synthetic_call' between brackets", start)
@@ -300,48 +300,48 @@ class AnnotationParser(GeometryParser):
             elif depth and self.take(","):
                 continue
             elif self.at("{"):
-                self._original_array(what)
+                self._original_array(subject)
             elif self.take(","):
-                self.expect("[", f"before the calls of {what}")
+                self.expect("[", f"before the calls of {subject}")
                 self.string("the calls that led to an original instruction")
-                self.expect("]", f"after the calls of {what}")
+                self.expect("]", f"after the calls of {subject}")
                 break
             else:
-                self.fail(f"expected the origin of a leaf, or '}}' after {what}, found {self.describe()}")
+                self.fail(f"expected the origin of a leaf, or '}}' after {subject}, found {self.describe()}")
         end = self.end
-        self.expect("}", f"after {what}")
+        self.expect("}", f"after {subject}")
         return OriginalValue(self.text[start:end])
 
-    def _original_array(self, what: str) -> None:
+    def _original_array(self, subject: str) -> None:
         """'{' [string [index]] '}'"""
-        self.expect("{", f"before a leaf of {what}")
+        self.expect("{", f"before a leaf of {subject}")
         if self.kind == STRING:
             self.string("the name of an original instruction")
             if self.at("{"):
                 self.integers("the index of an original value")
-        self.expect("}", f"after a leaf of {what}")
+        self.expect("}", f"after a leaf of {subject}")
 
-    def recovery_table(self, what: str) -> str:
+    def recovery_table(self, subject: str) -> str:
         """'{' (leaf ':' leaf [',' string])* '}', kept verbatim"""
         start = self.start
-        self.expect("{", f"before {what}")
+        self.expect("{", f"before {subject}")
         while not self.at("}"):
-            self._original_array(what)
-            self.expect(":", f"between the values of {what}")
-            self._original_array(what)
+            self._original_array(subject)
+            self.expect(":", f"between the values of {subject}")
+            self._original_array(subject)
             if self.take(","):
                 self.string("a recovery module")
         end = self.end
         self.advance()
         return self.text[start:end]
 
-    def metadata(self, what: str = "metadata") -> Metadata:
+    def metadata(self, subject: str = "metadata") -> Metadata:
         """'{' ([','] field)* '}'"""
-        found, end = self.metadata_at(self.start, what)
+        found, end = self.metadata_at(self.start, subject)
         self.move_to(end)
         return found
 
-    def metadata_at(self, position: int, what: str) -> tuple[Metadata, int]:
+    def metadata_at(self, position: int, subject: str) -> tuple[Metadata, int]:
         """Metadata that begins at `position`, and where it ends; nearly all of it is plain and read as a whole."""
         end = self.text.find("}", position) + 1
         known = self._known_metadata.get(self.text[position:end])
@@ -350,11 +350,11 @@ class AnnotationParser(GeometryParser):
         plain = _PLAIN_METADATA.match(self.text, position)
         if plain is None:
             self.move_to(position)
-            self.expect("{", f"before {what}")
+            self.expect("{", f"before {subject}")
             return self._metadata_by_parts(), self.start
         op_type, op_name, source_file, *integers, deduplicated_name, scheduling_name = plain.groups()
         line, end_line, column, end_column, frame = [None if text is None else int(text) for text in integers]
-        found = Metadata(
+        metadata = Metadata(
             op_type,
             None if op_name is None else self._known_strings.setdefault(op_name, op_name),
             None if source_file is None else self._known_strings.setdefault(source_file, source_file),
@@ -368,8 +368,8 @@ class AnnotationParser(GeometryParser):
             scheduling_name,
         )
         if len(self._known_metadata) < _MOST_KNOWN:
-            self._known_metadata[plain[0]] = found
-        return found, plain.end()
+            self._known_metadata[plain[0]] = metadata
+        return metadata, plain.end()
 
     def _metadata_by_parts(self) -> Metadata:
         """What follows the opening brace of metadata."""
@@ -394,14 +394,14 @@ class AnnotationParser(GeometryParser):
                 if not all(value in _PROFILE_TYPES for value in fields[name]):
                     self.unknown(f"one of the profile types {list(fields[name])}", position, map(str, _PROFILE_TYPES))
             else:
-                known = (*_METADATA_STRINGS, *_METADATA_INTEGERS, "profile_type")
-                self.unknown(f"the metadata field '{name}'", start, known)
+                field_names = (*_METADATA_STRINGS, *_METADATA_INTEGERS, "profile_type")
+                self.unknown(f"the metadata field '{name}'", start, field_names)
                 unknown.append((name, self.unknown_word()))
         self.advance()
         return Metadata(**fields, unknown=tuple(unknown))
 
-    def metadata_list(self, what: str) -> tuple[Metadata, ...]:
+    def metadata_list(self, subject: str) -> tuple[Metadata, ...]:
         """metadata | '{' [metadata (',' metadata)*] '}'"""
         if self.at("{") and self.following() == "{":
-            return self.braced(what, self.metadata)
-        return (self.metadata(what),)
+            return self.braced(subject, self.metadata)
+        return (self.metadata(subject),)

@@ -127,15 +127,15 @@ class InstructionAttributeParser(OperandParser):
     def _own_readers(self, entry: Entry | None) -> dict[str, _Reader]:
         """How the attributes that an opcode declares are read."""
         cls = entry.attributes if entry is not None else None
-        found = self._own.get(cls)
-        if found is None:
-            found = self._own[cls] = {}
+        readers = self._own.get(cls)
+        if readers is None:
+            readers = self._own[cls] = {}
             for name, declared in attribute_fields(cls).items():
-                found[name] = self._own_reader(name, declared)
+                readers[name] = self._own_reader(name, declared)
                 for newer, words in declared.lately.items():
                     read = partial(InstructionAttributeParser._translated, words=words)
-                    found[newer] = _Reader(declared.field, f"the attribute '{newer}'", read, {})
-        return found
+                    readers[newer] = _Reader(declared.field, f"the attribute '{newer}'", read, {})
+        return readers
 
     def _own_reader(self, name: str, declared: AttributeField) -> _Reader:
         grammar = declared.grammar
@@ -143,12 +143,12 @@ class InstructionAttributeParser(OperandParser):
         if grammar in (Grammar.ENUM, Grammar.ENUM_LIST):
             read = partial(read, choices=declared.choices or (), any_case=declared.any_case)
         is_reference = grammar in (Grammar.COMPUTATION, Grammar.COMPUTATION_LIST)
-        known: dict[str, Any] | None = None if is_reference else {}
-        return _Reader(declared.field, f"the attribute '{name}'", read, known, declared.formerly)
+        cache: dict[str, Any] | None = None if is_reference else {}
+        return _Reader(declared.field, f"the attribute '{name}'", read, cache, declared.formerly)
 
-    def _translated(self, what: str, words: Mapping[str, object]) -> object:
+    def _translated(self, subject: str, words: Mapping[str, object]) -> object:
         """What a word of newer XLA stands for; one that is not known stands for itself."""
-        word = self.enumeration(what, choices=tuple(words))
+        word = self.enumeration(subject, choices=tuple(words))
         return words.get(word, word)
 
     def _common_readers(self) -> dict[str, _Reader]:
@@ -172,23 +172,23 @@ class InstructionAttributeParser(OperandParser):
             self.fail("the list of control predecessors is empty")
         return self.braced("control predecessors", predecessor)
 
-    def _int32(self, what: str) -> int:
+    def _int32(self, subject: str) -> int:
         """int, of 32 bits"""
         start = self.start
-        value = self.integer(what)
+        value = self.integer(subject)
         if not -(1 << 31) <= value < 1 << 31:
-            self.fail(f"{what} does not fit 32 bits", start)
+            self.fail(f"{subject} does not fit 32 bits", start)
         return value
 
-    def _float32(self, what: str) -> float:
+    def _float32(self, subject: str) -> float:
         """number, in the range of f32"""
         start = self.start
-        value = self.number(what)
+        value = self.number(subject)
         if abs(value) > _LARGEST_F32 and not math.isinf(value):
-            self.fail(f"{what} is out of the range of f32", start)
+            self.fail(f"{subject} is out of the range of f32", start)
         return value
 
-    def _domain(self, what: str) -> tuple[Any, Any]:
+    def _domain(self, subject: str) -> tuple[Any, Any]:
         """'{' 'kind="sharding"' ',' 'entry=' sharding ',' 'exit=' sharding '}', in any order"""
         start = self.start
         self.expect("{", "before a domain")

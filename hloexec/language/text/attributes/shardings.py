@@ -141,13 +141,13 @@ class ShardingParser(AnnotationParser):
             if len(devices) != count:
                 self.fail(f"the tile dimensions ask for {count} devices, found {len(devices)}", start)
 
-    def _bracketed(self, what: str) -> Ints:
+    def _bracketed(self, subject: str) -> Ints:
         """'[' int (',' int)* ']'"""
-        self.expect("[", f"before {what}")
-        values = [self.integer(what)]
+        self.expect("[", f"before {subject}")
+        values = [self.integer(subject)]
         while self.take(","):
-            values.append(self.integer(what))
-        self.expect("]", f"after {what}")
+            values.append(self.integer(subject))
+        self.expect("]", f"after {subject}")
         return tuple(values)
 
     def _iota(self, dimensions: Ints) -> IotaTiles:
@@ -233,8 +233,8 @@ class ShardingParser(AnnotationParser):
             return self.string("the name of a mesh axis")
         return self.name("the name of a mesh axis")
 
-    def _axes(self, what: str, mesh: Mesh) -> tuple[AxisRef, ...]:
-        return self.braced(what, partial(self._axis, mesh))
+    def _axes(self, subject: str, mesh: Mesh) -> tuple[AxisRef, ...]:
+        return self.braced(subject, partial(self._axis, mesh))
 
     def _axis(self, mesh: Mesh) -> AxisRef:
         """name [':(' int ')' int]; a number that is not a name is the position of an axis."""

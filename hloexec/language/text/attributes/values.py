@@ -32,130 +32,132 @@ class AttributeParser(ParserState):
 
     __slots__ = ()
 
-    def items(self, opening: str, closing: str, what: str, item: Callable[[], _T]) -> tuple[_T, ...]:
+    def items(self, opening: str, closing: str, subject: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         """opening [item (',' item)*] closing"""
-        self.expect(opening, f"before {what}")
-        found: list[_T] = []
+        self.expect(opening, f"before {subject}")
+        elements: list[_T] = []
         if not self.at(closing):
-            found.append(item())
+            elements.append(item())
             while self.take(","):
-                found.append(item())
-        self.expect(closing, f"after {what}")
-        return tuple(found)
+                elements.append(item())
+        self.expect(closing, f"after {subject}")
+        return tuple(elements)
 
-    def braced(self, what: str, item: Callable[[], _T]) -> tuple[_T, ...]:
+    def braced(self, subject: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         """'{' [item (',' item)*] '}'"""
-        return self.items("{", "}", what, item)
+        return self.items("{", "}", subject, item)
 
-    def integers(self, what: str) -> Ints:
+    def integers(self, subject: str) -> Ints:
         """'{' [int (',' int)*] '}'"""
         match = _INTEGERS.match(self.text, self.start)
         if match:
             self.move_to(match.end())
             return tuple(map(int, match[1].split(","))) if match[1] else ()
-        return self.braced(what, lambda: self.integer(what))
+        return self.braced(subject, lambda: self.integer(subject))
 
-    def single_integer(self, what: str) -> int:
+    def single_integer(self, subject: str) -> int:
         """'{' int '}'"""
         start = self.start
-        values = self.integers(what)
+        values = self.integers(subject)
         if len(values) != 1:
-            self.fail(f"{what} takes exactly one integer, found {len(values)}", start)
+            self.fail(f"{subject} takes exactly one integer, found {len(values)}", start)
         return values[0]
 
-    def integer_lists(self, what: str) -> tuple[Ints, ...]:
+    def integer_lists(self, subject: str) -> tuple[Ints, ...]:
         """'{' [integers (',' integers)*] '}'"""
-        return self.braced(what, lambda: self.integers(what))
+        return self.braced(subject, lambda: self.integers(subject))
 
-    def integer_pairs(self, what: str) -> tuple[tuple[int, int], ...]:
+    def integer_pairs(self, subject: str) -> tuple[tuple[int, int], ...]:
         """'{' ['{' int ',' int '}' (',' …)*] '}'"""
-        return self.braced(what, lambda: self._pair(what))
+        return self.braced(subject, lambda: self._pair(subject))
 
-    def _pair(self, what: str) -> tuple[int, int]:
+    def _pair(self, subject: str) -> tuple[int, int]:
         start = self.start
-        values = self.integers(what)
+        values = self.integers(subject)
         if len(values) != 2:
-            self.fail(f"{what} is a list of pairs, found {len(values)} integers", start)
+            self.fail(f"{subject} is a list of pairs, found {len(values)} integers", start)
         return values[0], values[1]
 
-    def enumeration(self, what: str, choices: tuple[str, ...], *, any_case: bool = False) -> str:
+    def enumeration(self, subject: str, choices: tuple[str, ...], *, any_case: bool = False) -> str:
         """A word out of `choices`, in any case where `any_case`; one of another XLA is kept, unless strict."""
         start = self.start
-        word = self.word(f"{what} ({', '.join(choices)})")
-        found = next((each for each in choices if word == each or (any_case and word.lower() == each.lower())), None)
-        if found is None:
-            self.unknown(f"the word '{word}' of {what}", start, choices)
-        return found or word
+        word = self.word(f"{subject} ({', '.join(choices)})")
+        matched_choice = next(
+            (choice for choice in choices if word == choice or (any_case and word.lower() == choice.lower())), None
+        )
+        if matched_choice is None:
+            self.unknown(f"the word '{word}' of {subject}", start, choices)
+        return matched_choice or word
 
-    def enumerations(self, what: str, choices: tuple[str, ...], *, any_case: bool = False) -> tuple[str, ...]:
+    def enumerations(self, subject: str, choices: tuple[str, ...], *, any_case: bool = False) -> tuple[str, ...]:
         """'{' [word (',' word)*] '}'"""
-        return self.braced(what, lambda: self.enumeration(what, choices, any_case=any_case))
+        return self.braced(subject, lambda: self.enumeration(subject, choices, any_case=any_case))
 
-    def booleans(self, what: str) -> tuple[bool, ...]:
+    def booleans(self, subject: str) -> tuple[bool, ...]:
         """'{' [bool (',' bool)*] '}' | bool"""
         if not self.at("{"):
-            return (self.boolean(what),)
-        return self.flags(what)
+            return (self.boolean(subject),)
+        return self.flags(subject)
 
-    def flags(self, what: str) -> tuple[bool, ...]:
+    def flags(self, subject: str) -> tuple[bool, ...]:
         """'{' [bool (',' bool)*] '}'"""
-        return self.braced(what, lambda: self.boolean(what))
+        return self.braced(subject, lambda: self.boolean(subject))
 
     # Aliasing and layouts of whole programs
 
-    def operand_aliases(self, what: str) -> tuple[OperandAlias, ...]:
+    def operand_aliases(self, subject: str) -> tuple[OperandAlias, ...]:
         """'{' [index ':' '(' int ',' index ')' (',' …)*] '}'"""
-        return self.braced(what, lambda: self._operand_alias(what))
+        return self.braced(subject, lambda: self._operand_alias(subject))
 
-    def _operand_alias(self, what: str) -> OperandAlias:
-        alias = OperandAlias(self._output_index(what), *self._numbered_index(what, "operand"))
-        self.expect(")", f"after an operand in {what}")
+    def _operand_alias(self, subject: str) -> OperandAlias:
+        alias = OperandAlias(self._output_index(subject), *self._numbered_index(subject, "operand"))
+        self.expect(")", f"after an operand in {subject}")
         return alias
 
-    def _output_index(self, what: str) -> Ints:
+    def _output_index(self, subject: str) -> Ints:
         """index ':'"""
-        index = self.integers(what)
-        self.expect(":", f"after an output index in {what}")
+        index = self.integers(subject)
+        self.expect(":", f"after an output index in {subject}")
         return index
 
-    def _numbered_index(self, what: str, place: str) -> tuple[int, Ints]:
+    def _numbered_index(self, subject: str, place: str) -> tuple[int, Ints]:
         """'(' int ',' index: what part of an operand or a parameter; what closes it stays"""
-        self.expect("(", f"before the {place} in {what}")
-        number = self.integer(f"the {place} number in {what}")
-        self.expect(",", f"before an index in {what}")
-        return number, self.integers(what)
+        self.expect("(", f"before the {place} in {subject}")
+        number = self.integer(f"the {place} number in {subject}")
+        self.expect(",", f"before an index in {subject}")
+        return number, self.integers(subject)
 
-    def input_output_alias(self, what: str) -> tuple[Alias, ...]:
+    def input_output_alias(self, subject: str) -> tuple[Alias, ...]:
         """'{' [index ':' '(' int ',' index [',' kind] ')' (',' …)*] '}', kind ::= may-alias | must-alias"""
-        return self.braced(what, lambda: self._output_alias(what))
+        return self.braced(subject, lambda: self._output_alias(subject))
 
-    def _output_alias(self, what: str) -> Alias:
-        output, (number, index) = self._output_index(what), self._numbered_index(what, "parameter")
+    def _output_alias(self, subject: str) -> Alias:
+        output, (number, index) = self._output_index(subject), self._numbered_index(subject, "parameter")
         kind = self.enumeration("the kind of alias", ("may-alias", "must-alias")) if self.take(",") else "may-alias"
-        self.expect(")", f"after the parameter in {what}")
+        self.expect(")", f"after the parameter in {subject}")
         return Alias(output, number, index, kind)
 
-    def buffer_donor(self, what: str) -> tuple[tuple[int, Ints], ...]:
+    def buffer_donor(self, subject: str) -> tuple[tuple[int, Ints], ...]:
         """'{' ['(' int ',' index ')' (',' …)*] '}'"""
-        return self.braced(what, lambda: self._donor(what))
+        return self.braced(subject, lambda: self._donor(subject))
 
-    def _donor(self, what: str) -> tuple[int, Ints]:
-        donor = self._numbered_index(what, "parameter")
-        self.expect(")", f"after the parameter in {what}")
+    def _donor(self, subject: str) -> tuple[int, Ints]:
+        donor = self._numbered_index(subject, "parameter")
+        self.expect(")", f"after the parameter in {subject}")
         return donor
 
-    def entry_layout(self, what: str) -> EntryLayout:
+    def entry_layout(self, subject: str) -> EntryLayout:
         """'{' '(' [shape (',' shape)*] ')' '->' shape '}'"""
-        self.expect("{", f"before {what}")
+        self.expect("{", f"before {subject}")
         parameters = self.items("(", ")", "the shapes of the parameters", self.shape)
         self.expect("->", "before the shape of the result")
         result = self.shape()
-        self.expect("}", f"after {what}")
+        self.expect("}", f"after {subject}")
         return EntryLayout(parameters, result)
 
-    def shapes(self, what: str) -> tuple[Shape, ...]:
+    def shapes(self, subject: str) -> tuple[Shape, ...]:
         """'{' [shape (',' shape)*] '}'"""
-        return self.braced(what, self.shape)
+        return self.braced(subject, self.shape)
 
     def unknown_value(self) -> str:
         """The verbatim text of a value whose grammar is not known: up to the next ',' or closing bracket outside
@@ -207,7 +209,7 @@ class GeometryParser(AttributeParser):
 
     __slots__ = ()
 
-    def window(self, what: str) -> Window:
+    def window(self, subject: str) -> Window:
         """'{' (field '=' sizes)* '}', field ::= size | stride | pad | lhs_dilate | rhs_dilate | rhs_reversal"""
         self.expect("{", "before a window")
         start = self.start
@@ -252,22 +254,22 @@ class GeometryParser(AttributeParser):
             self.fail("the padding of a window is low_high per dimension, without interior padding", start)
         return [(entry[0], entry[1]) for entry in entries]
 
-    def padding(self, what: str) -> tuple[PaddingDimension, ...]:
+    def padding(self, subject: str) -> tuple[PaddingDimension, ...]:
         """low '_' high ['_' interior] ('x' low '_' high ['_' interior])*"""
         return tuple(PaddingDimension(*entry) for entry in self._entries(_PADDING, "padding such as 0_0_0x3_3_1"))
 
-    def _entries(self, pattern: re.Pattern[str], what: str) -> list[list[int]]:
+    def _entries(self, pattern: re.Pattern[str], subject: str) -> list[list[int]]:
         """entry ('x' entry)*, entry ::= int ('_' int)*; integers of 64 bits."""
         start = self.start
-        match = self.pattern(pattern, what)
+        match = self.pattern(pattern, subject)
         entries = [list(map(int, entry.split("_"))) for entry in match[0].split("x")]
         if any(not -(1 << 63) <= number < 1 << 63 for entry in entries for number in entry):
-            self.fail(f"expected {what}, found a number that does not fit 64 bits", start)
+            self.fail(f"expected {subject}, found a number that does not fit 64 bits", start)
         return entries
 
-    def slice(self, what: str) -> tuple[SliceDimension, ...]:
+    def slice(self, subject: str) -> tuple[SliceDimension, ...]:
         """'{' ['[' start ':' limit [':' stride] ']' (',' …)*] '}'"""
-        return self.braced(what, self._range)
+        return self.braced(subject, self._range)
 
     def _range(self) -> SliceDimension:
         start = self.start
@@ -282,7 +284,7 @@ class GeometryParser(AttributeParser):
         self.expect("]", "after the range of a slice")
         return SliceDimension(*bounds)
 
-    def convolution_dimensions(self, what: str) -> ConvolutionDimensionNumbers:
+    def convolution_dimensions(self, subject: str) -> ConvolutionDimensionNumbers:
         """labels '_' labels '->' labels, e.g. b01f_01io->b01f"""
         start = self.start
         match = self.pattern(_DIMENSION_LABELS, "dimension labels such as b01f_01io->b01f")

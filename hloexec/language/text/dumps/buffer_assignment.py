@@ -142,8 +142,8 @@ class _Parser(DumpLines):
         if self.at(MEMORY_SPACE):
             spaces = parse_memory_spaces(self)
             self.skip_blank()
-        found = [part for part in (allocations, total, used, live, spaces) if part is not None]
-        if not found:
+        sections = [part for part in (allocations, total, used, live, spaces) if part is not None]
+        if not sections:
             self.fail(
                 "expected a buffer assignment, which begins with 'BufferAssignment:', 'Total bytes used:', "
                 f"'Used values:', 'HloLiveRange' or 'Memory Space:', found {self.describe()}"
@@ -159,14 +159,14 @@ class _Parser(DumpLines):
             marks_unused=self._marks_unused,
         )
 
-    def _many(self, read: Callable[[], _Item | None], what: str) -> tuple[_Item, ...]:
+    def _many(self, read: Callable[[], _Item | None], subject: str) -> tuple[_Item, ...]:
         """item*, up to an empty line or a line without indentation that is none"""
-        found: list[_Item] = []
+        entries: list[_Item] = []
         while (item := read()) is not None:
-            found.append(item)
+            entries.append(item)
         if self.line[:1] == " ":
-            self.fail(f"expected {what}, found {self.describe()}")
-        return tuple(found)
+            self.fail(f"expected {subject}, found {self.describe()}")
+        return tuple(entries)
 
     def _allocation(self) -> Allocation | None:
         """allocation ::= 'allocation' index ': size' bytes flag* ':' value*"""
@@ -182,7 +182,7 @@ class _Parser(DumpLines):
         """flag ::= ', color' n | ', page' n | ', parameter' n ', shape |' shape '| at ShapeIndex' index
         | ', output shape is |' shape '|' | ', constant' | ', thread-local' | ', maybe-live-out' | ', preallocated-temp'
         """
-        found: dict[str, Any] = {}
+        flags: dict[str, Any] = {}
         other: list[str] = []
         position, end = match.span("flags")
         while position < end:
@@ -192,14 +192,14 @@ class _Parser(DumpLines):
             field, value = self._flag(flag)
             if field is None:
                 other.append(flag["word"])
-            elif field in found:
+            elif field in flags:
                 self.fail(
                     f"the allocation has a second {field.removeprefix('is_').replace('_', ' ')}", flag.start() + 2
                 )
             else:
-                found[field] = value
+                flags[field] = value
             position = flag.end()
-        return {**found, "other_flags": tuple(other)}
+        return {**flags, "other_flags": tuple(other)}
 
     def _flag(self, flag: re.Match[str]) -> tuple[str | None, Any]:
         """The field of an allocation that a flag fills, and with what; no field for one that is not known."""

@@ -27,8 +27,8 @@ class DumpLines:
         self._end = self._line_end()
 
     def _line_end(self) -> int:
-        found = self._text.find("\n", self._start)
-        end = len(self._text) if found < 0 else found
+        newline = self._text.find("\n", self._start)
+        end = len(self._text) if newline < 0 else newline
         return end - 1 if end > self._start and self._text[end - 1] == "\r" else end
 
     @property
@@ -41,8 +41,8 @@ class DumpLines:
 
     def advance(self) -> None:
         """Move to the next line."""
-        found = self._text.find("\n", self._start)
-        self._start = len(self._text) if found < 0 else found + 1
+        newline = self._text.find("\n", self._start)
+        self._start = len(self._text) if newline < 0 else newline + 1
         self._end = self._line_end()
 
     def skip_blank(self) -> None:
@@ -62,26 +62,26 @@ class DumpLines:
             self.advance()
         return match
 
-    def expect(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        """Move past the current line, which must be of this form; `what` says what it should have been."""
+    def expect(self, pattern: re.Pattern[str], subject: str) -> re.Match[str]:
+        """Move past the current line, which must be of this form; `subject` says what it should have been."""
         match = self.take(pattern)
         if match is None:
-            self.fail(f"expected {what}, found {self.describe()}")
+            self.fail(f"expected {subject}, found {self.describe()}")
         return match
 
-    def number(self, match: re.Match[str], group: str, what: str) -> int:
+    def number(self, match: re.Match[str], group: str, subject: str) -> int:
         """A group of digits as a number of 63 bits."""
         digits = match[group].replace(" ", "")
         if len(digits) > 19 or int(digits) > _LARGEST:
-            self.fail(f"{what} {digits[:_SHOWN]} does not fit 63 bits", match.start(group))
+            self.fail(f"{subject} {digits[:_SHOWN]} does not fit 63 bits", match.start(group))
         return int(digits)
 
     def shape(self, match: re.Match[str], group: str) -> Shape:
         """A group of a match as a shape, all of it."""
         text = match[group]
-        known = self._shapes.get(text)
-        if known is not None:
-            return known
+        cached = self._shapes.get(text)
+        if cached is not None:
+            return cached
         try:
             shape = parse_shape(text)
         except ParseError as error:

@@ -45,8 +45,8 @@ def decided_by(form: Function, function: Function) -> OfScalars:
     """A kernel with a form that gives None where the kernel is to be asked."""
 
     def of_scalars(*operands: Any) -> Any:
-        found = form(*operands)
-        return function(*map(np.asarray, operands))[()] if found is None else found
+        result = form(*operands)
+        return function(*map(np.asarray, operands))[()] if result is None else result
 
     return OfScalars(function, of_scalars)
 
@@ -88,8 +88,8 @@ def clamp_scalars(low: Any, operand: Any, high: Any) -> Any:
     """The operand moved to lie between bounds that are in order. Zeros of either sign, and NaN, are not decided."""
     if not low <= high:
         return None
-    found = low if operand < low else high if operand > high else operand
-    return found if found == found and (found or _has_one_zero(found)) else None
+    result = low if operand < low else high if operand > high else operand
+    return result if result == result and (result or _has_one_zero(result)) else None
 
 
 def divide_scalars(lhs: Any, rhs: Any) -> Any:
@@ -126,10 +126,10 @@ def around_formula(formula: Function, shape: ArrayShape, operand_shapes: Sequenc
     types = [operand.element_type for operand in operand_shapes]
     result = shape.element_type
     if isinstance(formula, np.ufunc):
-        given = formula.resolve_dtypes((*(entry.compute for entry in types), None))[-1]
+        formula_type = formula.resolve_dtypes((*(entry.compute for entry in types), None))[-1]
         function = _keeping_arrays(formula) if shape.rank == 0 else formula
-        narrowing: Function | None = None if given == result.storage else partial(_narrowed, result)
-        if narrowing and rounds_directly(given, result):
+        narrowing: Function | None = None if formula_type == result.storage else partial(_narrowed, result)
+        if narrowing and rounds_directly(formula_type, result):
             narrowing = methodcaller("astype", result.storage)
         function = _chained(function, types, narrowing)
         form = None if shape.rank else form_of(formula)
@@ -185,8 +185,8 @@ def _chained(formula: Function, types: Sequence[ElementType], narrowing: Functio
 
 def _on_vectors(function: Function, is_scalar: bool, *operands: Array) -> Array:
     """A function whose formula takes no arrays without dimensions, on operands that may be such."""
-    given = [operand.reshape(1) if operand.ndim == 0 else operand for operand in operands]
-    result: Array = function(*given)
+    vectors = [operand.reshape(1) if operand.ndim == 0 else operand for operand in operands]
+    result: Array = function(*vectors)
     # A called computation is given operands with the dimensions of its batch in front.
     return result.reshape(()) if is_scalar and all(operand.ndim == 0 for operand in operands) else result
 
@@ -198,8 +198,8 @@ def binding_of(compute: Formula, needs: frozenset[str], chosen: Chosen | None) -
     def bind(*, attributes: object, shape: ArrayShape, operand_shapes: ArrayShapes) -> Formula:
         formula = None if chosen is None else chosen(attributes, operand_shapes[0].element_type)
         if formula is None:
-            given = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
-            formula = partial(compute, **{need: given[need] for need in needs}) if needs else compute
+            keywords = {"attributes": attributes, "shape": shape, "operand_shapes": operand_shapes}
+            formula = partial(compute, **{need: keywords[need] for need in needs}) if needs else compute
         if isinstance(formula, ByKind):
             formula = formula.formulas[operand_shapes[0].element_type.compute.kind]
         return around_formula(formula, shape, operand_shapes)

@@ -108,8 +108,8 @@ class GemmConfig:
 @lru_cache(maxsize=1024)
 def gemm_config(backend_config: str | None) -> GemmConfig:
     """Read either spelling of the config; UnsupportedError says what cannot be done."""
-    found = backend_config_field(backend_config, "gemm_backend_config")
-    return read_gemm_config(known_fields(found, GEMM_FIELDS, "gemm_backend_config"))
+    fields = backend_config_field(backend_config, "gemm_backend_config")
+    return read_gemm_config(known_fields(fields, GEMM_FIELDS, "gemm_backend_config"))
 
 
 def read_gemm_config(fields: Fields) -> GemmConfig:
@@ -268,10 +268,10 @@ class Gemm(Product):
         if config is None:
             return None
         for name, number in (("lhs_stride", 0), ("rhs_stride", 1)):
-            found = re.search(rf'"{name}":"?(\d+)', config)
-            if found:
-                stride = _resized_stride(int(found[1]), *change.sizes(number))
-                config = f"{config[: found.start(1)]}{stride}{config[found.end(1) :]}"
+            match = re.search(rf'"{name}":"?(\d+)', config)
+            if match:
+                stride = _resized_stride(int(match[1]), *change.sizes(number))
+                config = f"{config[: match.start(1)]}{stride}{config[match.end(1) :]}"
         return config
 
     @staticmethod

@@ -89,10 +89,10 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
     batch, scores = queries[0], (*queries[:3], keys[2])
     for name in ("bias", "mask"):
         if name in shapes:
-            found = shapes[name].dimensions
-            found = (found[0], 1, *found[1:]) if len(found) == 3 else found
+            dimensions = shapes[name].dimensions
+            dimensions = (dimensions[0], 1, *dimensions[1:]) if len(dimensions) == 3 else dimensions
             require(
-                len(found) == 4 and all(size in (1, most) for size, most in zip(found, scores, strict=True)),
+                len(dimensions) == 4 and all(size in (1, most) for size, most in zip(dimensions, scores, strict=True)),
                 f"the {name} of the attention must broadcast to {list(scores)}, but is {shapes[name]}",
             )
     for name in ("query lengths", "key lengths"):
@@ -125,16 +125,16 @@ def _results(
     given = named(operands, _operand_names(config), "the attention", EvaluationError)
     if config.is_flash:
         batch = Batch.of(given, config, numerics)
-        found = flash(given, config, batch, element_type_of(batch.queries.dtype).accumulate)
+        results = flash(given, config, batch, element_type_of(batch.queries.dtype).accumulate)
     else:
-        found = older(given, config, numerics)
-    return rounded_results(found, shape, narrow)
+        results = older(given, config, numerics)
+    return rounded_results(results, shape, narrow)
 
 
-def _forward(given: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
+def _forward(arrays: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
     count, heads, rows, _ = batch.queries.shape
     output = np.zeros((count * rows, heads, batch.values.shape[3]), dtype)
-    sums = np.full((given["query lengths"].size if config.is_packed else count, heads, rows), -np.inf, dtype)
+    sums = np.full((arrays["query lengths"].size if config.is_packed else count, heads, rows), -np.inf, dtype)
     for stretch, sequence in batch.sequences():
         value, weights = softmax.attention(sequence)
         output[stretch.queries] = value
@@ -142,20 +142,20 @@ def _forward(given: Mapping[str, Array], config: AttentionConfig, batch: Batch, 
     return [heads_first(output, count), sums]
 
 
-def _backward(given: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
+def _backward(arrays: Mapping[str, Array], config: AttentionConfig, batch: Batch, dtype: DType) -> Sequence[Array]:
     count, heads, rows, _ = batch.queries.shape
-    sums = widen(given["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
-    outer, output = map(tokens, config.canonical(given, "output gradient", "output"))
+    sums = widen(arrays["statistics"]).astype(dtype, copy=False).reshape(-1, heads, rows)
+    outer, output = map(tokens, config.canonical(arrays, "output gradient", "output"))
     gradients = [np.zeros(tokens(array).shape, dtype) for array in (batch.queries, batch.keys, batch.values)]
     bias_gradient = None if batch.bias is None else np.zeros(batch.bias.shape, dtype)
     for stretch, sequence in batch.sequences():
         here = stretch.queries
         weights = softmax.Weights(sums[stretch.row, :, : stretch.length], None)
-        found = softmax.attention_gradients(sequence, weights, output[here], outer[here])
-        gradients[0][here] = found.queries
-        gradients[1][stretch.keys], gradients[2][stretch.keys] = found.keys, found.values
-        if bias_gradient is not None and found.bias is not None:
-            softmax.add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], found.bias)
+        gradient = softmax.attention_gradients(sequence, weights, output[here], outer[here])
+        gradients[0][here] = gradient.queries
+        gradients[1][stretch.keys], gradients[2][stretch.keys] = gradient.keys, gradient.values
+        if bias_gradient is not None and gradient.bias is not None:
+            softmax.add_summed(bias_gradient[stretch.row if len(bias_gradient) > 1 else 0], gradient.bias)
     return [*(heads_first(flat, count) for flat in gradients), *([] if bias_gradient is None else [bias_gradient])]
 
 
@@ -246,9 +246,9 @@ def _shapes(operands: Sequence[Shape], names: Sequence[str]) -> dict[str, ArrayS
     return shapes
 
 
-def _factors(given: Mapping[str, Array]) -> dict[str, Array]:
+def _factors(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Scales and descales by name, as f32 scalars."""
-    return {name: widen(array).reshape(())[()] for name, array in given.items() if "scale" in name}
+    return {name: widen(array).reshape(())[()] for name, array in arrays.items() if "scale" in name}
 
 
 def _scores(

@@ -94,9 +94,9 @@ class Placement:
     def order(self) -> Dimensions:
         return (*self.batch, self.rows, self.columns)
 
-    def shape(self, array: ArrayShape, what: str) -> tuple[int, int, int, int]:
+    def shape(self, array: ArrayShape, subject: str) -> tuple[int, int, int, int]:
         """Batch, heads, rows and columns of an operand's shape."""
-        require(array.rank == len(self.order), f"{what} must have {len(self.order)} dimensions, but is {array}")
+        require(array.rank == len(self.order), f"{subject} must have {len(self.order)} dimensions, but is {array}")
         sizes = [array.dimensions[dim] for dim in self.order]
         batch, heads, rows, columns = sizes if len(sizes) == 4 else (sizes[0], 1, *sizes[1:])
         return batch, heads, rows, columns
@@ -213,18 +213,20 @@ _Operand = TypeVar("_Operand")
 _INTEGERS = ("query lengths", "key lengths", "query offsets", "key offsets", "key pages", "value pages")
 
 
-def named(operands: Sequence[_Operand], names: Sequence[str], what: str, error: type[HloError]) -> dict[str, _Operand]:
+def named(
+    operands: Sequence[_Operand], names: Sequence[str], subject: str, error: type[HloError]
+) -> dict[str, _Operand]:
     """The operands by name; `error` unless there is one for each of `names`."""
     if len(operands) != len(names):
-        raise error(f"{what} must have the operands {', '.join(names)}, but has {len(operands)} operands")
+        raise error(f"{subject} must have the operands {', '.join(names)}, but has {len(operands)} operands")
     return dict(zip(names, operands, strict=True))
 
 
-def named_shapes(operands: Sequence[Shape], names: Sequence[str], what: str) -> dict[str, ArrayShape]:
+def named_shapes(operands: Sequence[Shape], names: Sequence[str], subject: str) -> dict[str, ArrayShape]:
     """The operands' shapes by name; ShapeError for other than floating-point numbers, where these are asked for."""
-    found = named(operands, names, what, ShapeError)
-    shapes = {name: array_shape(shape, f"{name} of {what}") for name, shape in found.items()}
-    require_floating((shape for name, shape in shapes.items() if name not in _INTEGERS), what)
+    operands_by_name = named(operands, names, subject, ShapeError)
+    shapes = {name: array_shape(shape, f"{name} of {subject}") for name, shape in operands_by_name.items()}
+    require_floating((shape for name, shape in shapes.items() if name not in _INTEGERS), subject)
     return shapes
 
 
@@ -241,12 +243,14 @@ def check_heads(queries: Sequence[int], keys: Sequence[int], values: Sequence[in
     )
 
 
-def check_outputs(shapes: Mapping[str, ArrayShape], config: AttentionConfig, expected: Dimensions, what: str) -> None:
+def check_outputs(
+    shapes: Mapping[str, ArrayShape], config: AttentionConfig, expected: Dimensions, subject: str
+) -> None:
     """ShapeError unless the output and its gradient, as operands, are as the output of forward is."""
     for name in ("output gradient", "output"):
         if name in shapes:
-            found = config.placements[name].shape(shapes[name], f"the {name} of {what}")
-            require(found == expected, f"the {name} of {what} must be {list(expected)}, but is {shapes[name]}")
+            dimensions = config.placements[name].shape(shapes[name], f"the {name} of {subject}")
+            require(dimensions == expected, f"the {name} of {subject} must be {list(expected)}, but is {shapes[name]}")
 
 
 def result_count(shape: Shape) -> int:
@@ -254,19 +258,19 @@ def result_count(shape: Shape) -> int:
     return sum(not _is_scratch(leaf) for leaf in result_shapes(shape, "the attention"))
 
 
-def results_of(shape: Shape, expected: Sequence[Dimensions], what: str) -> Shape:
+def results_of(shape: Shape, expected: Sequence[Dimensions], subject: str) -> Shape:
     """The declared shape with the dimensions of everything but scratch memory as expected.
 
     A dimension of size 1 that one of them has more than the other does not count.
     """
-    declared = list(result_shapes(shape, what))
+    declared = list(result_shapes(shape, subject))
     places = [place for place, leaf in enumerate(declared) if not _is_scratch(leaf)]
     if len(places) != len(expected) or not isinstance(shape, TupleShape):
-        raise ShapeError(f"{what} has {len(expected)} results and scratch memory, but is declared as {shape}")
+        raise ShapeError(f"{subject} has {len(expected)} results and scratch memory, but is declared as {shape}")
     for place, dimensions in zip(places, expected, strict=True):
-        found = declared[place]
-        if [size for size in found.dimensions if size != 1] != [size for size in dimensions if size != 1]:
-            declared[place] = ArrayShape(found.element_type, dimensions)
+        part = declared[place]
+        if [size for size in part.dimensions if size != 1] != [size for size in dimensions if size != 1]:
+            declared[place] = ArrayShape(part.element_type, dimensions)
     return TupleShape(tuple(declared))
 
 
@@ -335,12 +339,12 @@ class Batch:
     numerics: NumericsPolicy
 
     @classmethod
-    def of(cls, given: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> Batch:
+    def of(cls, arrays: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> Batch:
         """The batch that a call's operands are, given by name."""
-        queries, keys, values = config.canonical(given)
+        queries, keys, values = config.canonical(arrays)
         if config.is_paged:
-            keys, values = _paged(keys, given["key pages"]), _paged(values, given["value pages"])
-        return cls(queries, keys, values, four_dimensions(given.get("bias")), given, config, numerics)
+            keys, values = _paged(keys, arrays["key pages"]), _paged(values, arrays["value pages"])
+        return cls(queries, keys, values, four_dimensions(arrays.get("bias")), arrays, config, numerics)
 
     def stretches(self) -> Iterator[Stretch]:
         """All sequences; those of length 0, and starts behind the last token, fill what there is room for."""
@@ -403,12 +407,12 @@ def summed_heads(gradient: Array, heads: int) -> Array:
     return np.asarray(gradient.reshape(batch, heads, shared // heads, rows, depth).sum(2))
 
 
-def forward(given: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> list[Array]:
+def forward(arrays: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> list[Array]:
     """The output and the probabilities (without a softmax, the scores), from operands by name."""
-    queries, keys, values = config.canonical(given)
+    queries, keys, values = config.canonical(arrays)
     heads = queries.shape[1]
     scores = product(queries, shared_heads(keys, heads), "tk,sk->ts", numerics)
-    bias, mask = (four_dimensions(given.get(name)) for name in ("bias", "mask"))
+    bias, mask = (four_dimensions(arrays.get(name)) for name in ("bias", "mask"))
     scores = scores * scores.dtype.type(config.scale)
     if bias is not None:
         scores = scores + widen(bias)
@@ -420,12 +424,12 @@ def forward(given: Mapping[str, Array], config: AttentionConfig, numerics: Numer
     return [product(scores, shared_heads(values, heads), "ts,sk->tk", numerics), scores]
 
 
-def backward(given: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> list[Array]:
+def backward(arrays: Mapping[str, Array], config: AttentionConfig, numerics: NumericsPolicy) -> list[Array]:
     """Gradients of queries, keys, values and unscaled scores, and of a bias that is the same for the whole batch."""
-    queries, keys, values = config.canonical(given)
-    probabilities, gradient = config.canonical(given, "statistics", "output gradient")
+    queries, keys, values = config.canonical(arrays)
+    probabilities, gradient = config.canonical(arrays, "statistics", "output gradient")
     heads, groups = queries.shape[1], keys.shape[1]
-    chosen, mask = widen(probabilities), four_dimensions(given.get("mask"))
+    chosen, mask = widen(probabilities), four_dimensions(arrays.get("mask"))
     scores = product(gradient, shared_heads(values, heads), "tk,sk->ts", numerics)
     if config.kind.has_softmax:
         scores = chosen * (scores - (chosen * scores).sum(-1, keepdims=True))

@@ -144,14 +144,14 @@ class Forward:
     @staticmethod
     def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         inputs, kernel = operands
-        found, declared = config.geometry, result_shapes(shape, "convForward")[0]
+        geometry, declared = config.geometry, result_shapes(shape, "convForward")[0]
         if config.is_reordered:
-            kernel = unreordered_filter(kernel, found.kernel)
+            kernel = unreordered_filter(kernel, geometry.kernel)
         wide, result = accumulation_type(inputs), declared.element_type
         # Sums of integers, and those that must saturate, are rounded after the kernel.
         is_direct = wide.is_floating and result.is_floating and result.bits > 8
-        value = _rounded(found.forward(inputs, kernel, result if is_direct else wide, numerics), result)
-        return with_scratch([found.output.split(value, declared.dimensions)], shape)
+        value = _rounded(geometry.forward(inputs, kernel, result if is_direct else wide, numerics), result)
+        return with_scratch([geometry.output.split(value, declared.dimensions)], shape)
 
 
 @custom_call("__cudnn$convBackwardInput", config=_gradient_geometry, is_reproducible=True)
@@ -220,9 +220,9 @@ class BiasActivationForward:
     def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         inputs, kernel, bias, *side = operand_shapes(operands, "convBiasActivationForward", (3, 4))
         declared = result_shapes(shape, "convBiasActivationForward")[0]
-        found = config.geometry
-        result = found.output_shape(inputs, kernel, declared)
-        features = kernel.dimensions[found.kernel.labelled[0]]
+        geometry = config.geometry
+        result = geometry.output_shape(inputs, kernel, declared)
+        features = kernel.dimensions[geometry.kernel.labelled[0]]
         require(
             bias.dimensions == (features,) and bias.element_type.is_floating,
             f"the bias of the convolution must be {features} floating-point numbers, but is {bias}",
@@ -235,25 +235,25 @@ class BiasActivationForward:
 
     @staticmethod
     def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
-        found = config.geometry
+        geometry = config.geometry
         inputs, kernel, bias, *side = operands
         if config.side_scale and not side:
             raise EvaluationError(f"the convolution has side_input_scale {config.side_scale}, but no side input")
         declared = result_shapes(shape, "convBiasActivationForward")[0]
         if config.is_reordered:
-            kernel, bias = unreordered_filter(kernel, found.kernel), unreordered_bias(bias)
-        total = found.forward(inputs, kernel, accumulation_type(inputs), numerics)
+            kernel, bias = unreordered_filter(kernel, geometry.kernel), unreordered_bias(bias)
+        total = geometry.forward(inputs, kernel, accumulation_type(inputs), numerics)
         dtype = element_type_of(inputs.dtype).accumulate if total.dtype.kind == "f" else np.dtype(np.float32)
         value = dtype.type(config.scale) * total.astype(dtype, copy=False)
         if side and config.side_scale:
-            addend = widen(found.output.merge(side[0])).astype(dtype, copy=False)
+            addend = widen(geometry.output.merge(side[0])).astype(dtype, copy=False)
             value = value + dtype.type(config.side_scale) * addend
         along_features = [1] * value.ndim
-        along_features[found.attributes.dim_labels.output_feature_dimension] = bias.size
+        along_features[geometry.attributes.dim_labels.output_feature_dimension] = bias.size
         value = value + widen(bias).astype(dtype, copy=False).reshape(along_features)
         value = ACTIVATIONS[config.mode](value, config.slope)
         rounded = _rounded(np.asarray(value), declared.element_type)
-        return with_scratch([found.output.split(rounded, declared.dimensions)], shape)
+        return with_scratch([geometry.output.split(rounded, declared.dimensions)], shape)
 
 
 @frozen
@@ -295,8 +295,8 @@ def _graph(text: str) -> tuple[_Operation, ...]:
                 f"its serialized_graph must be like `1:[f32]conv();2:[f32]relu(1);`, but has {text[place:][:40]!r}"
             )
         identifier, type_name, name, operands = match.groups()
-        known = [operation.identifier for operation in operations]
-        found = tuple(operand for operand in operands.split(",") if operand)
+        identifiers = [operation.identifier for operation in operations]
+        operand_names = tuple(operand for operand in operands.split(",") if operand)
         allowed = (0,) if name == "conv" else (1, 2) if name in _BINARY else (1,)
         if name not in ("conv", *_BINARY, *_UNARY):
             raise UnsupportedError(
@@ -304,16 +304,16 @@ def _graph(text: str) -> tuple[_Operation, ...]:
             )
         if (name == "conv") != (not operations):
             raise UnsupportedError("its serialized_graph must have one convolution, as its first operation")
-        if len(found) not in allowed or not set(found) <= set(known) or identifier in known:
+        if len(operand_names) not in allowed or not set(operand_names) <= set(identifiers) or identifier in identifiers:
             raise UnsupportedError(
                 f"operation {identifier} ({name}) of its serialized_graph must be new and take "
-                f"{' or '.join(map(str, allowed))} earlier operations, but takes {', '.join(found) or 'none'}"
+                f"{' or '.join(map(str, allowed))} earlier operations, but takes {', '.join(operand_names) or 'none'}"
             )
         if type_name not in ELEMENT_TYPES or not ELEMENT_TYPES[type_name].is_floating:
             raise UnsupportedError(
                 f"its serialized_graph has the type {type_name!r}, which is not a floating-point type"
             )
-        operations.append(_Operation(identifier, name, ELEMENT_TYPES[type_name], found))
+        operations.append(_Operation(identifier, name, ELEMENT_TYPES[type_name], operand_names))
         place = match.end()
     if not operations:
         raise UnsupportedError("its serialized_graph is empty")
@@ -391,11 +391,11 @@ class ForwardGraph:
             if operation.name == "conv":
                 value = config.geometry.forward(inputs, kernel, wide, numerics)
             else:
-                found = [widen(values[operand]) for operand in operation.operands]
+                arguments = [widen(values[operand]) for operand in operation.operands]
                 if operation.takes_external:
-                    found.append(_broadcast(widen(others.pop(0)), found[0]))
+                    arguments.append(_broadcast(widen(others.pop(0)), arguments[0]))
                 kernel_of = _UNARY.get(operation.name) or _BINARY[operation.name]
-                value = np.asarray(kernel_of(*found))
+                value = np.asarray(kernel_of(*arguments))
             values[operation.identifier] = saturating(value, operation.element_type)
         results = [values[operation.identifier] for operation in _results(config.graph)]
         declared = result_shapes(shape, "convForwardGraph")

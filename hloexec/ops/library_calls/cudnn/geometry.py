@@ -235,11 +235,11 @@ class Geometry:
         assert isinstance(merged, ArrayShape)
         return self.output.split_shape(merged, declared.dimensions)
 
-    def without_vectors(self, what: str) -> Geometry:
+    def without_vectors(self, subject: str) -> Geometry:
         """The same geometry, or UnsupportedError where a dimension holds vectors of features."""
         for side in (self.input, self.kernel, self.output):
             if side.vector is not None:
-                raise UnsupportedError(f"its {side.name} holds vectors of features, which {what} cannot have")
+                raise UnsupportedError(f"its {side.name} holds vectors of features, which {subject} cannot have")
         return self
 
     def forward(self, inputs: Array, kernel: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
@@ -314,16 +314,16 @@ def geometry(attributes: CustomCallAttributes) -> Geometry:
         raise UnsupportedError("it has no dim_labels, which a convolution needs")
     if attributes.batch_group_count != 1:
         raise UnsupportedError(f"it has batch_group_count={attributes.batch_group_count}, which cuDNN does not have")
-    found = sides(labels)
-    for side in found:
+    sides_of_call = sides(labels)
+    for side in sides_of_call:
         side.check()
     plain = ConvolutionAttributes(
         window=attributes.window,
-        dim_labels=dimension_numbers(*(side.merged_labels for side in found)),
+        dim_labels=dimension_numbers(*(side.merged_labels for side in sides_of_call)),
         feature_group_count=attributes.feature_group_count,
         operand_precision=attributes.operand_precision,
     )
-    return Geometry(plain, *found)
+    return Geometry(plain, *sides_of_call)
 
 
 def _convolution(

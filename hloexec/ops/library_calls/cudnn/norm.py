@@ -76,10 +76,10 @@ class Norm:
         wanted = {"scale": once, "bias": once}
         if is_backward:
             wanted = {"scale": once, "dy": x.dimensions, "expectation": per_part, "norm factor": per_part}
-        for found, (name, dimensions) in zip(others, wanted.items(), strict=True):
+        for other, (name, dimensions) in zip(others, wanted.items(), strict=True):
             require(
-                found.dimensions == dimensions,
-                f"the {name} of the normalization of {x} must have dimensions {list(dimensions)}, but is {found}",
+                other.dimensions == dimensions,
+                f"the {name} of the normalization of {x} must have dimensions {list(dimensions)}, but is {other}",
             )
         declared = result_shapes(shape, "norm")
         count = _result_count(is_backward, declared)
@@ -145,8 +145,8 @@ def _check(instruction: Instruction) -> None:
     batch = tuple(range(result.rank - 2))
     for name in names:
         if name in fields.values and fields.whole_list(name) != batch:
-            found = fields.values[name]
-            raise UnsupportedError(f"its {name} are {found}, but must be {list(batch)} for a result of {result}")
+            stated = fields.values[name]
+            raise UnsupportedError(f"its {name} are {stated}, but must be {list(batch)} for a result of {result}")
     own = result.element_type
     if str(fields.values.get("dequantize_type", own.name)).lower() != own.name:
         raise UnsupportedError(f"its dequantize_type is {fields.values['dequantize_type']}, but its result has {own}")

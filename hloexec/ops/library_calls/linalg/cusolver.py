@@ -53,12 +53,12 @@ _WANTS_VECTORS = enumeration({0: False, 1: True, 201: False, 202: True})
 _JACOBI_MODE = enumeration({0: "A", 1: "S"})
 
 
-def _uplo(found: Options) -> Options:
-    return {"uplo": "L" if found["lower"] else "U"}
+def _uplo(options: Options) -> Options:
+    return {"uplo": "L" if options["lower"] else "U"}
 
 
-def _older_uplo(found: Options) -> Options:
-    return {"uplo": _UPLO(found, "uplo")}
+def _older_uplo(options: Options) -> Options:
+    return {"uplo": _UPLO(options, "uplo")}
 
 
 _LU = f"a[m,n] ipiv[r]:s32 {_INFO}"
@@ -141,9 +141,9 @@ register_solver(
 # Singular values
 
 
-def _svd_options(found: Options) -> Options:
-    mode = "N" if not found["compute_uv"] else "A" if found["full_matrices"] else "S"
-    return {"mode": mode, "is_transposed": found.get("transposed", False)}
+def _svd_options(options: Options) -> Options:
+    mode = "N" if not options["compute_uv"] else "A" if options["full_matrices"] else "S"
+    return {"mode": mode, "is_transposed": options.get("transposed", False)}
 
 
 def _svd_results(options: Options) -> str:
@@ -161,8 +161,8 @@ def _jacobi_results(options: Options) -> str:
     return f"a[m,n] s[r]:real {factors} {_INFO}"
 
 
-def _older_svd_options(found: Options) -> Options:
-    mode, other = (chr(found[name] & 127) for name in ("jobu", "jobvt"))
+def _older_svd_options(options: Options) -> Options:
+    mode, other = (chr(options[name] & 127) for name in ("jobu", "jobvt"))
     if mode != other or mode not in "NSA":
         raise UnsupportedError(f"its backend_config has jobu = {mode!r} and jobvt = {other!r}")
     return {"mode": mode}
@@ -230,8 +230,8 @@ register_solver(
 # Eigenvalues of general matrices, and what JAX computes on the host beside a GPU
 
 
-def _eig_options(found: Options) -> Options:
-    return {f"compute_{side}": "V" if found[side] else "N" for side in ("left", "right")}
+def _eig_options(options: Options) -> Options:
+    return {f"compute_{side}": "V" if options[side] else "N" for side in ("left", "right")}
 
 
 def _geev(call: Call, a: Array) -> Mapping[str, object]:
@@ -283,9 +283,9 @@ register_solver(
 # Systems of equations
 
 
-def _trsm_options(found: Options) -> Options:
-    side, uplo = _SIDE(found, "side"), _UPLO(found, "uplo")
-    return {"side": side, "uplo": uplo, "trans_x": _TRANS(found, "trans"), "diag": _DIAG(found, "diag")}
+def _trsm_options(options: Options) -> Options:
+    side, uplo = _SIDE(options, "side"), _UPLO(options, "uplo")
+    return {"side": side, "uplo": uplo, "trans_x": _TRANS(options, "trans"), "diag": _DIAG(options, "diag")}
 
 
 register_solver(
@@ -354,9 +354,9 @@ def _triangular_options(instruction: Instruction) -> TriangularSolveAttributes:
     flags = dict.fromkeys(("left_side", "lower", "unit_diagonal"), (True, False))
     words = ("TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
     permitted = {**flags, "transpose_a": (*words[1:], 1, 2, 3)}
-    found = checked_json(instruction.backend_config, permitted)
-    transposition = {"transpose_a": enumerator(found["transpose_a"], words)} if "transpose_a" in found else {}
-    return TriangularSolveAttributes(**found | transposition)
+    options = checked_json(instruction.backend_config, permitted)
+    transposition = {"transpose_a": enumerator(options["transpose_a"], words)} if "transpose_a" in options else {}
+    return TriangularSolveAttributes(**options | transposition)
 
 
 @custom_call("__cublas$triangularSolve", config=_triangular_options)

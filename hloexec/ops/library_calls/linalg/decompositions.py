@@ -25,11 +25,11 @@ from hloexec.ops.resources import hold_blas, matmul
 _EIGH_FIELDS = 4
 
 
-def _matrix_shape(shape: Shape, what: str) -> ArrayShape:
-    array = array_shape(shape, what)
+def _matrix_shape(shape: Shape, subject: str) -> ArrayShape:
+    array = array_shape(shape, subject)
     require(
         array.rank >= 2 and array.element_type.is_inexact,
-        f"{what} must hold matrices of floating-point or complex numbers, but has shape {array}",
+        f"{subject} must hold matrices of floating-point or complex numbers, but has shape {array}",
     )
     return array.plain
 
@@ -198,15 +198,16 @@ class LuPivotsToPermutation:
             and swaps.element_type is result.element_type is ELEMENT_TYPES["s32"],
             f"pivots {swaps} do not permute {result}",
         )
-        known = {
+        expected_sizes = {
             "batch_size": prod(swaps.dimensions[:-1]),
             "pivot_size": swaps.dimensions[-1],
             "permutation_size": result.dimensions[-1],
         }
         for name, size in config.items():
             require(
-                size == known[name],
-                f"the backend_config has {name} = {size}, but pivots {swaps} that permute {result} have {known[name]}",
+                size == expected_sizes[name],
+                f"the backend_config has {name} = {size}, but pivots {swaps} that permute {result} "
+                f"have {expected_sizes[name]}",
             )
         return result.plain
 

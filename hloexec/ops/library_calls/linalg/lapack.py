@@ -78,8 +78,8 @@ class _Target:
         if self.older is not None:
             return {}
         permitted = {name: _permitted(values) for name, values in self.options.items()}
-        found: Mapping[str, Any] = checked_attributes(instruction.backend_config, permitted)
-        return {name: chr(value) if isinstance(self.options[name], str) else value for name, value in found.items()}
+        options: Mapping[str, Any] = checked_attributes(instruction.backend_config, permitted)
+        return {name: chr(value) if isinstance(self.options[name], str) else value for name, value in options.items()}
 
     def infer(self, *operands: Shape, shape: Shape) -> Shape:
         """The declared shape, where sizes, ranks and element types are those of the routine."""
@@ -434,8 +434,8 @@ def gees(call: Call, a: Array) -> Results:
         return call.lapack(lambda *_: 0, a, compute_v=wants_vectors, sort_t=0, lwork=size)
 
     t, _, *values, vs, _, info = run(int(run(-1)[-2][0].real))
-    found = dict(zip(("wr", "wi") if len(values) == 2 else ("w",), values, strict=True))
-    return found | {"t": t, "info": info} | ({"vs": vs} if wants_vectors else {})
+    results = dict(zip(("wr", "wi") if len(values) == 2 else ("w",), values, strict=True))
+    return results | {"t": t, "info": info} | ({"vs": vs} if wants_vectors else {})
 
 
 def _is_row(value: AttributeValue) -> bool:

@@ -162,10 +162,10 @@ class Call:
         if key not in self._workspaces:
             query = getattr(self.module, f"{self.name}_lwork", None)
             if query is None:
-                found = self.lapack(*arguments, lwork=-1, **options)[-2][0]
+                work_size = self.lapack(*arguments, lwork=-1, **options)[-2][0]
             else:
-                found = query(*arguments, **options)[0]
-            self._workspaces[key] = int(found.real)
+                work_size = query(*arguments, **options)[0]
+            self._workspaces[key] = int(work_size.real)
         return self._workspaces[key]
 
 
@@ -471,16 +471,16 @@ class _Target:
     def _check_members(self, operands: Sequence[Shape], members: Mapping[str, object]) -> None:
         arrays = [array_shape(operand, f"an operand of {self.target}") for operand in operands]
         fields = fields_of(self.operands)
-        known = {"type": _TYPES.index(arrays[0].element_type.name)}
-        known["batch"] = prod(arrays[0].dimensions[: arrays[0].rank - len(fields[0].dims)])
+        expected = {"type": _TYPES.index(arrays[0].element_type.name)}
+        expected["batch"] = prod(arrays[0].dimensions[: arrays[0].rank - len(fields[0].dims)])
         for field, array in zip(fields, arrays, strict=True):
             own = array.dimensions[array.rank - len(field.dims) :]
-            known = dict(zip(field.dims, own, strict=True)) | known
+            expected = dict(zip(field.dims, own, strict=True)) | expected
         for name in ("type", "batch", "m", "n", "k"):
             require(
-                name not in members or name not in known or members[name] == known[name],
+                name not in members or name not in expected or members[name] == expected[name],
                 f"the backend_config of {self.target} has {name} = {members.get(name)}, but its operands have "
-                f"{name} = {known.get(name)}",
+                f"{name} = {expected.get(name)}",
             )
 
 

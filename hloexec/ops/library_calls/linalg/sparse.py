@@ -50,10 +50,10 @@ def row_indices(outer: Array, elements: int) -> Array:
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
 
 
-def checked_indices(indices: Array, size: int, what: str) -> Array:
+def checked_indices(indices: Array, size: int, subject: str) -> Array:
     """The indices as machine integers, or EvaluationError where one is out of range."""
     if indices.size and not 0 <= indices.min() <= indices.max() < size:
-        raise EvaluationError(f"a sparse matrix has {what} {indices.min()} to {indices.max()} of {size}")
+        raise EvaluationError(f"a sparse matrix has {subject} {indices.min()} to {indices.max()} of {size}")
     return indices.astype(np.int64)
 
 

@@ -216,7 +216,7 @@ class Batch:
             )
         lengths = np.diff(sums.reshape(-1)[: self.count + 1].astype(np.int64))
         starts = offsets.reshape(-1)[: self.count] if is_ragged else np.arange(rows) * size
-        found = []
+        stretches = []
         for number, (start, length) in enumerate(zip(map(int, starts), map(int, lengths), strict=True)):
             stop = start + max(0, length)
             if length > size or (length > 0 and not 0 <= start <= stop <= rows * size):
@@ -224,8 +224,8 @@ class Batch:
                     f"sequence {number} of the attention takes elements {start} to {stop}, but there are {rows} rows "
                     f"of {size}"
                 )
-            found.append(slice(start, stop))
-        return found
+            stretches.append(slice(start, stop))
+        return stretches
 
     def sequences(self, sink: Array | None, numerics: NumericsPolicy) -> Iterator[tuple[int, softmax.Sequence]]:
         """Each sequence with its number; those without queries or keys, which give nothing, are left out."""
@@ -431,12 +431,16 @@ class FusedAttentionBackward:
                 weights = softmax.Weights(np.zeros(left.shape[:2], dtype), left[..., : len(sequence.keys)])
             else:
                 weights = softmax.Weights(left.reshape(left.shape[:2]).astype(dtype, copy=False), None)
-            found = softmax.attention_gradients(sequence, weights, flat[0][here], flat[1][here])
-            queries[here], keys[there], values[there] = found.queries, found.keys, found.values
-            if bias is not None and found.bias is not None:
-                softmax.add_summed(bias[number if len(bias) > 1 else 0], found.bias)
-            if found.sink is not None:
-                sink_gradient += found.sink
+            sequence_gradients = softmax.attention_gradients(sequence, weights, flat[0][here], flat[1][here])
+            queries[here], keys[there], values[there] = (
+                sequence_gradients.queries,
+                sequence_gradients.keys,
+                sequence_gradients.values,
+            )
+            if bias is not None and sequence_gradients.bias is not None:
+                softmax.add_summed(bias[number if len(bias) > 1 else 0], sequence_gradients.bias)
+            if sequence_gradients.sink is not None:
+                sink_gradient += sequence_gradients.sink
         results = _packed([queries, keys, values], operands, config.packed)
         # cuDNN has the gradient of a learned offset alone.
         results.append(np.zeros(operands[3].shape, dtype) if bias is None else bias)
@@ -482,8 +486,8 @@ def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
     use.same(key[:-1], value[:-1])
     use.same(query[-1:], key[-1:])
     use.multiple(query[-2], key[-2])
-    for each in others:
-        use.keep(each.axes, "the library call reads so many of them")
+    for other in others:
+        use.keep(other.axes, "the library call reads so many of them")
 
 
 def _relate_lengths(use: Relating, first: int) -> None:

@@ -119,19 +119,19 @@ def _named(form: _Form, values: Sequence[object], target: str) -> dict[str, Any]
 
 def _infer_shapes(target: str, *operands: Shape, config: _Config, shape: Shape) -> Shape:
     form = _FORMS[target]
-    given = _named(form, operand_shapes(operands, target), target)
-    x, gamma = given["x"], given["gamma"]
+    arrays = _named(form, operand_shapes(operands, target), target)
+    x, gamma = arrays["x"], arrays["gamma"]
     if x.rank < 1 or gamma.dimensions != x.dimensions[-1:] or not x.element_count:
         raise ShapeError(f"{target} normalizes the last dimension of x, but x is {x} and gamma {gamma}")
     rows = x.dimensions[:-1]
     expected = {"beta": gamma.dimensions, "dz": x.dimensions, "rsigma": rows, "mu": rows}
     # RMS norms have neither a mean nor a shift, and arrays of one element in their place.
     absent = () if config.norm == "layer" else ("beta", "mu", "dbeta")
-    for name, array in given.items():
+    for name, array in arrays.items():
         if name in expected and name not in absent and array.dimensions != expected[name]:
             raise ShapeError(f"{name} of {target} must have dimensions {list(expected[name])}, but is {array}")
-    if "scale" in given and config.scaling == "delayed" and not given["scale"].element_count:
-        raise ShapeError(f"{target} must have a scale of one element, but has {given['scale']}")
+    if "scale" in arrays and config.scaling == "delayed" and not arrays["scale"].element_count:
+        raise ShapeError(f"{target} must have a scale of one element, but has {arrays['scale']}")
     declared = result_shapes(shape, target, len(form.results))
     expected |= {"output": x.dimensions, "dx": x.dimensions, "dgamma": gamma.dimensions, "dbeta": gamma.dimensions}
     for number, name in enumerate(form.results):
@@ -142,8 +142,8 @@ def _infer_shapes(target: str, *operands: Shape, config: _Config, shape: Shape) 
 
 def _forward(target: str, *operands: Array, config: _Config, shape: Shape) -> Arrays:
     form, declared = _FORMS[target], result_shapes(shape, target)
-    given = _named(form, operands, target)
-    x, gamma = widen(given["x"]), widen(given["gamma"])
+    arrays = _named(form, operands, target)
+    x, gamma = widen(arrays["x"]), widen(arrays["gamma"])
     dtype = x.dtype.type
     mean = x.mean(-1, keepdims=True) if config.norm == "layer" else dtype(0)
     deviation = x - mean
@@ -151,13 +151,13 @@ def _forward(target: str, *operands: Array, config: _Config, shape: Shape) -> Ar
     factor = dtype(1) / np.sqrt(variance + dtype(config.epsilon))
     value = deviation * factor * (gamma + dtype(1) if config.adds_one else gamma)
     if config.norm == "layer":
-        value = value + widen(given["beta"])
-    scale = widen(given["scale"]).reshape(-1)[:1] if config.scaling == "delayed" else np.ones(1, np.float32)
+        value = value + widen(arrays["beta"])
+    scale = widen(arrays["scale"]).reshape(-1)[:1] if config.scaling == "delayed" else np.ones(1, np.float32)
     inverse = np.float32(1) / scale
     largest: Any = largest_magnitude(value) if config.has_largest else np.float32(0)
-    if "amax" in given:
+    if "amax" in arrays:
         # The buffer is the operand's, and only ever grows.
-        largest = np.fmax(widen(given["amax"]), largest)
+        largest = np.fmax(widen(arrays["amax"]), largest)
     results = {
         "mu": np.asarray(mean).reshape(-1) if config.norm == "layer" else None,
         "rsigma": factor,
@@ -178,20 +178,20 @@ def _forward(target: str, *operands: Array, config: _Config, shape: Shape) -> Ar
 
 def _backward(target: str, *operands: Array, config: _Config, shape: Shape) -> Arrays:
     form, declared = _FORMS[target], result_shapes(shape, target)
-    given = {name: widen(value) for name, value in _named(form, operands, target).items()}
-    x, factor = given["x"], given["rsigma"][..., None]
+    arrays = {name: widen(value) for name, value in _named(form, operands, target).items()}
+    x, factor = arrays["x"], arrays["rsigma"][..., None]
     dtype = x.dtype.type
     is_layer = config.norm == "layer"
     others = tuple(range(x.ndim - 1))
-    normal = ((x - given["mu"][..., None]) if is_layer else x) * factor
-    gamma = given["gamma"] + dtype(1) if config.adds_one else given["gamma"]
-    inner = given["dz"] * gamma
+    normal = ((x - arrays["mu"][..., None]) if is_layer else x) * factor
+    gamma = arrays["gamma"] + dtype(1) if config.adds_one else arrays["gamma"]
+    inner = arrays["dz"] * gamma
     rest = (inner * normal).mean(-1, keepdims=True) * normal
     gradient = factor * (inner - rest - (inner.mean(-1, keepdims=True) if is_layer else dtype(0)))
     results = {
         "dx": gradient,
-        "dgamma": (given["dz"] * normal).sum(others),
-        "dbeta": given["dz"].sum(others) if is_layer else None,
+        "dgamma": (arrays["dz"] * normal).sum(others),
+        "dbeta": arrays["dz"].sum(others) if is_layer else None,
     }
     outputs = zeros(declared)
     for number, name in enumerate(form.results):

@@ -76,10 +76,10 @@ def as_matrix(array: Array, axis: int) -> Array:
 
 def _axis(axis: int, rank: int, name: str) -> int:
     """The axis as a number from 1 to rank − 1; ShapeError where there is none such."""
-    found = axis + rank if axis < 0 else axis
-    if not 0 < found < rank:
+    number = axis + rank if axis < 0 else axis
+    if not 0 < number < rank:
         raise ShapeError(f"{name} is {axis}, which does not part the {rank} dimensions of the operand")
-    return found
+    return number
 
 
 def _turned(dimensions: Dimensions, axis: int) -> Dimensions:
@@ -244,7 +244,7 @@ _OLDER: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
+def _add_older(target: str, names: tuple[str, ...], subject: str) -> None:
     """One of the calls of versions 1.x: x, amax, scale, scale_inv → what `names` says, then workspaces."""
 
     def infer(*operands: Shape, config: int | None, shape: Shape) -> Shape:
@@ -255,14 +255,14 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
         if not array_shape(operands[2], f"scale of {target}").element_count:
             raise ShapeError(f"{target} must have a scale of one element, but has {operands[2]}")
         declared = result_shapes(shape, target, len(names))
-        found = {
+        dimensions = {
             "output": x.dimensions,
             "transpose": _turned(x.dimensions, axis),
             "dbias": x.dimensions[axis:],
             "amax": array_shape(operands[1], f"amax of {target}").dimensions,
         }
         for number, name in enumerate(names):
-            declared[number] = attrs.evolve(declared[number], dimensions=found[name])
+            declared[number] = attrs.evolve(declared[number], dimensions=dimensions[name])
         return TupleShape(tuple(declared))
 
     def evaluate(*operands: Array, config: int | None, shape: Shape) -> CallResult:
@@ -284,7 +284,7 @@ def _add_older(target: str, names: tuple[str, ...], what: str) -> None:
         return with_scratch(results, shape)
 
     documentation = (
-        f"{what}\n\nOperands: x, amax, scale, scale_inv. The scale applies where the result has "
+        f"{subject}\n\nOperands: x, amax, scale, scale_inv. The scale applies where the result has "
         "eight bits, which saturate; amax grows to the largest magnitude in x. Source: TransformerEngine 1.x, "
         "jax/csrc/extensions/quantization.cpp and transpose.cpp."
     )
@@ -433,10 +433,10 @@ def _results(
 
 def _largest(value: Array, config: _Config, amax: Array | None, leaf: ArrayShape) -> Array:
     """The largest magnitude; where the buffer is an operand's, it only ever grows."""
-    found: Any = largest_magnitude(value) if config.scaling == "delayed" or config.has_largest else np.float32(0)
+    magnitude: Any = largest_magnitude(value) if config.scaling == "delayed" or config.has_largest else np.float32(0)
     if amax is not None and amax.size == leaf.element_count:
-        found = np.fmax(widen(amax).reshape(leaf.dimensions), found)
-    return narrow(np.broadcast_to(found, leaf.dimensions), leaf.element_type)
+        magnitude = np.fmax(widen(amax).reshape(leaf.dimensions), magnitude)
+    return narrow(np.broadcast_to(magnitude, leaf.dimensions), leaf.element_type)
 
 
 def _check_scale(scale: Shape, is_used: bool) -> None:

@@ -133,14 +133,14 @@ def error_function_coefficients(node: Fraction, count: int) -> list[int]:
 def parts(value: int, *bits: int) -> tuple[float, ...]:
     """f64 numbers that add up to a fixed number: one of at most so many bits for each of `bits`, cut off, then a last
     one rounded to 53."""
-    found = []
+    pieces = []
     for count in bits:
         dropped = max(0, abs(value).bit_length() - count)
         head = (abs(value) >> dropped) << dropped
         head = head if value >= 0 else -head
-        found.append(float(Fraction(head, _ONE)))
+        pieces.append(float(Fraction(head, _ONE)))
         value -= head
-    return (*found, float(Fraction(value, _ONE)))
+    return (*pieces, float(Fraction(value, _ONE)))
 
 
 def table(values: Iterable[int]) -> tuple[Array, Array]:

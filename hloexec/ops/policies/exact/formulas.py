@@ -154,9 +154,9 @@ def exponential(x: Array, y: Array) -> Parts:
     grows = (x == np.inf) & np.isfinite(y)
     safe = np.where(np.isfinite(y), y, 0.0)
     limits = np.where(vanishes, 0.0, np.inf)
-    known = vanishes | grows
-    real = np.where(known, np.copysign(limits, cos(safe)), np.where((x == np.inf) & ~grows, np.inf, real))
-    imag = np.where(known & (y != 0), np.copysign(limits, sin(safe)), np.where(y == 0, y, imag))
+    extreme = vanishes | grows
+    real = np.where(extreme, np.copysign(limits, cos(safe)), np.where((x == np.inf) & ~grows, np.inf, real))
+    imag = np.where(extreme & (y != 0), np.copysign(limits, sin(safe)), np.where(y == 0, y, imag))
     return real, imag
 
 
@@ -340,11 +340,11 @@ def _formula(function: Function, dtype: Any = np.float64, usual: Function | None
             for part in ((operand.real, operand.imag) if operand.dtype.kind == "c" else (operand,))
         ]
         if usual is not None:
-            found: Array = usual(*parts)
-            again = near_a_middle(found)
+            result: Array = usual(*parts)
+            again = near_a_middle(result)
             if again.size:
-                found[again] = function(*(part[again] for part in parts))
-            return found
+                result[again] = function(*(part[again] for part in parts))
+            return result
         value = function(*parts)
         return from_parts(*value) if isinstance(value, tuple) else value
 

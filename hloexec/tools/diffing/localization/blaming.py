@@ -105,46 +105,51 @@ class Blame:
 
     def find(self, state: State, top: int) -> list[Blamed]:
         """What is to blame, in data-flow order; at most `top`."""
-        found: list[Blamed] = []
+        findings: list[Blamed] = []
         try:
             if self._replay.was_interrupted:
                 raise KeyboardInterrupt
-            doubted = self._find(state, top, found)
-            found = self._only_one(state, found) or [
+            doubted = self._find(state, top, findings)
+            findings = self._only_one(state, findings) or [
                 attrs.evolve(entry, is_certain=entry.is_certain and not is_doubted)
-                for entry, is_doubted in zip(found, doubted, strict=True)
+                for entry, is_doubted in zip(findings, doubted, strict=True)
             ]
         except KeyboardInterrupt:
             self._is_interrupted = True
-        if self.end and len(found) > 1:
+        if self.end and len(findings) > 1:
             # Whether one of them puts all right alone has not been tried.
-            found = [attrs.evolve(entry, is_certain=False) for entry in found]
+            findings = [attrs.evolve(entry, is_certain=False) for entry in findings]
         # Beside roundings, something else comes first if that is proven.
-        has_roundings = any(entry.is_rounding for entry in found)
+        has_roundings = any(entry.is_rounding for entry in findings)
         return sorted(
-            found, key=lambda entry: (has_roundings and (entry.is_rounding or not entry.is_proven), entry.node.number)
+            findings,
+            key=lambda entry: (has_roundings and (entry.is_rounding or not entry.is_proven), entry.node.number),
         )
 
-    def _find(self, state: State, top: int, found: list[Blamed]) -> list[bool]:
-        """Add what is to blame to `found`; whether each of it may be so because of what else was found or is wrong."""
+    def _find(self, state: State, top: int, findings: list[Blamed]) -> list[bool]:
+        """Add what is to blame to `findings`; whether each may be so because of what else was found or is wrong."""
         corrected: set[tuple[int, int]] = set()
         behind: list[frozenset[int]] = []
         doubted: list[bool] = []
         is_assumed = is_guessed = is_decided = False
-        while len(found) < top and (not found or not self.is_over()) and (wrong := self._wrong(state, bool(found))):
-            known = {entry.node.instance.static for entry in found}
-            suspect, patch = Trials(self._replay, state, wrong, self._decisions, known, self.is_over).next()
+        while (
+            len(findings) < top
+            and (not findings or not self.is_over())
+            and (wrong := self._wrong(state, bool(findings)))
+        ):
+            blamed_statics = {entry.node.instance.static for entry in findings}
+            suspect, patch = Trials(self._replay, state, wrong, self._decisions, blamed_statics, self.is_over).next()
             if suspect is None:
                 break
-            if suspect.pair.ours.instance.static not in known:
+            if suspect.pair.ours.instance.static not in blamed_statics:
                 blamed = self._blamed(state, suspect, patch, wrong)
                 # What is wrong with values that nothing has proven to be right may be wrong because of these.
-                found.append(attrs.evolve(blamed, is_proven=blamed.is_proven and not is_guessed))
+                findings.append(attrs.evolve(blamed, is_proven=blamed.is_proven and not is_guessed))
                 start = suspect.trial or suspect.pair
                 behind.append(self._between(state, [start]) - {start.ours.number})
                 # What was not looked at for want of work may be meant as well.
                 doubted.append(is_assumed or self.is_over())
-            if suspect.is_rounding and not suspect.is_certain and self.without_roundings is None and len(found) == 1:
+            if suspect.is_rounding and not suspect.is_certain and self.without_roundings is None and len(findings) == 1:
                 # It is one of several, and what else is wrong shows only without them.
                 self.without_roundings = self._replay.without_roundings(self.is_over)
                 if self.without_roundings is not None:
@@ -160,19 +165,19 @@ class Blame:
             is_guessed |= not patch.is_proof
             is_assumed |= is_guessed
             state = self._replay.adopt(patch.after)
-        left = frozenset[int]() if is_decided else self._between(state, self._wrong(state, bool(found)))
+        left = frozenset[int]() if is_decided else self._between(state, self._wrong(state, bool(findings)))
         for place, own in enumerate(behind):
             # One step behind it may explain other results that are wrong, too.
             doubted[place] |= not own.isdisjoint(left.union(*behind[:place], *behind[place + 1 :]))
         return doubted
 
-    def _only_one(self, start: State, found: Sequence[Blamed]) -> list[Blamed]:
+    def _only_one(self, start: State, findings: Sequence[Blamed]) -> list[Blamed]:
         """The first one that puts all right alone; none where it takes several, or there is one anyway."""
-        if len(found) < 2:
+        if len(findings) < 2:
             return []
         self._replay.adopt(start)
         wrong, relations = self._wrong(start), Relations(self._replay, start)
-        for entry in sorted(found, key=lambda entry: entry.node.number):
+        for entry in sorted(findings, key=lambda entry: entry.node.number):
             counterpart = None if entry.counterpart is None else NodePair(entry.node, entry.counterpart)
             if (pair := entry.compared or counterpart) is not None and not self.is_over():
                 if not relations.has_right_operands(pair):
@@ -183,21 +188,23 @@ class Blame:
                 self._replay.adopt(start)
         return []
 
-    def rewired(self, state: State, known: Sequence[Blamed]) -> list[Blamed]:
+    def rewired(self, state: State, blamed: Sequence[Blamed]) -> list[Blamed]:
         """What hands another value on than it should, if changing it, and nothing else, puts all results right. Nothing
         if there is no such instruction, or no module is to run.
 
-        Of what is `known` to be to blame, the certainty stays; and of a region, one instruction is told from the others
-        only if it is the only one that may be changed so."""
+        What is `blamed` already stays as certain; and of a region, one instruction is told from the others only if it
+        is the only one that may be changed so."""
         if self._comes_right is None or self._is_interrupted or not self._replay.is_complete:
             return []
         try:
-            return self._rewired(state, self._comes_right, known)
+            return self._rewired(state, self._comes_right, blamed)
         except KeyboardInterrupt:
             self._is_interrupted = True
             return []
 
-    def _rewired(self, state: State, comes_right: Callable[[Module], bool], known: Sequence[Blamed]) -> list[Blamed]:
+    def _rewired(
+        self, state: State, comes_right: Callable[[Module], bool], already_blamed: Sequence[Blamed]
+    ) -> list[Blamed]:
         self._work.kept = 0.0
         self._replay.adopt(state)
         wrong = self._wrong(state)
@@ -214,7 +221,9 @@ class Blame:
         module = self._replay.graph.module
         first = min(wrong, key=lambda pair: pair.ours.number, default=None)
         theirs = self._replay.index.graph
-        is_straight = not any(role_of(each) in (Role.WHILE, Role.CONDITIONAL) for part in module for each in part)
+        is_straight = not any(
+            role_of(instruction) in (Role.WHILE, Role.CONDITIONAL) for part in module for instruction in part
+        )
 
         def is_right(edited: Module, mover: tuple[str, str] | None) -> bool:
             if self.is_over():
@@ -227,25 +236,25 @@ class Blame:
                 self._work.add(len(theirs.instances) + theirs.arrays.byte_size / BYTES)
             return not is_wrong and comes_right(edited)
 
-        found = rewired(module, nodes, leaves, is_right)
-        if found is None:
+        change = rewired(module, nodes, leaves, is_right)
+        if change is None:
             return []
-        reason = f"the results are right if it is {found.text}"
-        place = (found.place.computation, found.place.instruction)
-        is_known = any(entry.is_certain and entry.node.instance.static == place for entry in known[:1])
-        region = known[0].region if len(known) == 1 and known[0].is_proven else ()
+        reason = f"the results are right if it is {change.text}"
+        place = (change.place.computation, change.place.instruction)
+        is_known = any(entry.is_certain and entry.node.instance.static == place for entry in already_blamed[:1])
+        region = already_blamed[0].region if len(already_blamed) == 1 and already_blamed[0].is_proven else ()
         # What the time, or a limit, left untried might do as well.
         are_all = len(nodes) >= len(steps) and not self.is_over()
-        is_one = are_all and found.is_alone and not found.region
+        is_one = are_all and change.is_alone and not change.region
         if region and not (is_one and place in {node.instance.static for node in region}):
             return []
-        raw, is_certain = state.raw[found.node.number], (are_all and found.is_only_one) or is_known
-        blamed = Blamed(found.node, None, None, raw, None, between, reason, found.place, is_certain, is_certain)
-        return [attrs.evolve(blamed, region=found.region)]
+        raw, is_certain = state.raw[change.node.number], (are_all and change.is_only_one) or is_known
+        blamed = Blamed(change.node, None, None, raw, None, between, reason, change.place, is_certain, is_certain)
+        return [attrs.evolve(blamed, region=change.region)]
 
     def nearest(self, state: State) -> list[Blamed]:
         """The value that is closest to its rounding bound, if none exceeds it; or nothing."""
-        worst, found = 0.0, []
+        worst, nearest = 0.0, []
         for number, match in state.matches.found():
             if match.is_exact or match.held.shape != state.raw.of(number).shape:
                 continue
@@ -258,8 +267,8 @@ class Blame:
                 severity = float(np.nanmax(np.abs(wide(raw) - wide(match.value)) / allowed, initial=0.0))
             if severity > worst:
                 worst = severity
-                found = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
-        return found
+                nearest = [Blamed(node, match.node, match.value, raw, allowed, frozenset())]
+        return nearest
 
     def misaligned(self, state: State) -> list[Blamed]:
         """The first value that is computed element by element as one of `before` that `after` lacks, from the same
@@ -271,12 +280,12 @@ class Blame:
             if state.matches.is_any(node.number) or not is_elementwise(node.instance.instruction):
                 continue
             taken = [entry for entry in node.instance.inputs if not is_filled(entry)]
-            known = [(entry, match) for entry in taken if (match := state.matches[entry.number]) is not None]
-            shuffled = [entry for entry, match in known if not match.is_in_order and entry.instance.is_movement]
-            if not shuffled or len(known) < len(taken):
+            matched = [(entry, match) for entry in taken if (match := state.matches[entry.number]) is not None]
+            shuffled = [entry for entry, match in matched if not match.is_in_order and entry.instance.is_movement]
+            if not shuffled or len(matched) < len(taken):
                 continue
-            digests = {match.node.digest.in_any_order for _, match in known}
-            for user in users[known[0][1].node.number]:
+            digests = {match.node.digest.in_any_order for _, match in matched}
+            for user in users[matched[0][1].node.number]:
                 inputs = [entry for entry in user.inputs if not is_filled(entry)]
                 is_alike = user.opcode == node.instance.opcode and user.device == node.device
                 if is_alike and {entry.digest.in_any_order for entry in inputs} == digests:
@@ -291,9 +300,9 @@ class Blame:
     def _wrong(self, state: State, is_explained: bool = False) -> list[NodePair]:
         """The results that differ: those that rounding cannot explain in the runs as they were, or if there are none,
         and nothing is to blame yet, those of the replay."""
-        found = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self.different)]
-        certain = [pair for pair in found if pair.numbers in self.different]
-        return certain or ([] if is_explained and self.different else found)
+        pairs = [NodePair(*entry) for entry in self._replay.wrong_outputs(state, self.different)]
+        certain = [pair for pair in pairs if pair.numbers in self.different]
+        return certain or ([] if is_explained and self.different else pairs)
 
     def _blamed(self, state: State, suspect: Suspect, patch: Patch | None, wrong: Sequence[NodePair]) -> Blamed:
         node, compared = suspect.pair.ours, suspect.trial or suspect.pair

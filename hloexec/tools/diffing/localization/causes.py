@@ -165,7 +165,9 @@ class Misuses:
         theirs = transparent_chain(operand.theirs)[-1]
         if any(run.results[theirs.leaf].digest != theirs.digest for run in self._relations.runs_before(theirs)):
             return False
-        slots = [place for place, each in enumerate(_taken(user)) if operand.ours in transparent_chain(each)]
+        slots = [
+            place for place, input_node in enumerate(_taken(user)) if operand.ours in transparent_chain(input_node)
+        ]
         runs = self._relations.runs_before(user)
         sources = [transparent_chain(_taken(run.results[user.leaf])[slot])[-1] for run in runs for slot in slots]
         right = [entry for entry in sources if self._relations.of(entry, operand.theirs) is Relation.EQUAL]
@@ -210,10 +212,10 @@ def _name(node: Node) -> str:
 def _way_of(user: Node, operand: Node) -> tuple[Node, ...]:
     """A constant, what repeats, moves or converts it on the way to what uses it, and that; nothing if that is much, or
     only the constant."""
-    found = [user, operand]
-    while found[-1].instance.inputs:
-        found.append(found[-1].instance.inputs[0])
-    return tuple(reversed(found)) if 2 < len(found) <= LIMITS.largest_region else ()
+    chain = [user, operand]
+    while chain[-1].instance.inputs:
+        chain.append(chain[-1].instance.inputs[0])
+    return tuple(reversed(chain)) if 2 < len(chain) <= LIMITS.largest_region else ()
 
 
 def _number(node: Node) -> str:
@@ -310,17 +312,17 @@ class Causes:
             if entry.place is not None:
                 reason = "it returns what the loop was given, unchanged"
                 yield Suspect(pair, reason, place=entry.place, decision=entry.decision, is_end=True)
-            found = self._explained(pair)
+            explanation = self._explained(pair)
             decision = entry.decision
             if decision is not None:
                 # The first pair of its kind may be another one.
                 decision = self.decisions[pair.numbers] = pair if decision is entry.pair else decision
-            yield from (attrs.evolve(entry.marked(suspect), decision=decision) for suspect in found.suspects)
-            if found.otherwise is not None:
-                stack.append(attrs.evolve(entry.marked(found.otherwise), decision=decision))
+            yield from (attrs.evolve(entry.marked(suspect), decision=decision) for suspect in explanation.suspects)
+            if explanation.otherwise is not None:
+                stack.append(attrs.evolve(entry.marked(explanation.otherwise), decision=decision))
             stack += [
                 _Cause(cause.pair, cause.decision or decision, cause.is_guessed or entry.is_guessed)
-                for cause in reversed(found.causes)
+                for cause in reversed(explanation.causes)
                 if cause.pair.numbers not in self._seen
             ]
 
@@ -337,10 +339,10 @@ class Causes:
             return _handed_on(pair, self._behind_operand(pair, repeated))
         operands = self._relations.operand_pairs(pair.ours, pair.theirs)
         if operands is None:
-            found = self._restructured(pair)
+            explanation = self._restructured(pair)
             if self._relations.have_same_operands(instance, pair.theirs.instance):
-                return attrs.evolve(found, suspects=(Suspect(pair), *found.suspects))
-            return found
+                return attrs.evolve(explanation, suspects=(Suspect(pair), *explanation.suspects))
+            return explanation
         different = [entry for entry in operands if self._differs(entry)]
         if not different and not self._relations.unknown_operands(pair.ours, pair.theirs):
             return self._alone(pair, operands)
@@ -358,12 +360,12 @@ class Causes:
     def _in_other_steps(self, pair: NodePair, different: Sequence[NodePair]) -> NodePair | None:
         """Values behind a pair that correspond and differ, where its operands may only look like each other's
         counterparts: several differ, or one of them is another value of `before`."""
-        known = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
-        others = [(entry, self._another(entry)) for entry in known]
+        matched = [entry for entry in different if self._relations.place_of(entry.ours) is not None]
+        others = [(entry, self._another(entry)) for entry in matched]
         if any(other is not None and self._misuses.is_evident(entry, other) for entry, other in others):
             return None
         if len(different) == 1:
-            return self._regions.inside(pair) if known else None
+            return self._regions.inside(pair) if matched else None
         # Where another constant is used on another value, the steps are others: x + (-1) may be (x - 1) * 1 + 0.
         has_other_constants = any(map(_are_filled, different))
         return self._regions.corresponding(pair) if has_other_constants else self._regions.inside(pair)
@@ -504,7 +506,7 @@ class Causes:
     def _behind(self, ours: CallPath, theirs: CallPath, pair: NodePair) -> list[_Cause]:
         """A pair of operands used in these scopes, or what decided another way in a loop or a conditional that both
         leave."""
-        found = []
+        causes = []
         sources = transparent_chain(pair.ours)[-1], transparent_chain(pair.theirs)[-1]
         left = exits(ours, sources[0]), exits(theirs, sources[1])
         place = None
@@ -522,14 +524,14 @@ class Causes:
                 continue
             if early is not None and is_wrong_early:
                 # It is wrong whenever the loop ends; what was wrong then has to come right.
-                found.append(_Cause(early, attrs.evolve(early)))
+                causes.append(_Cause(early, attrs.evolve(early)))
                 break
             for decision in map(NodePair, first, second):
                 if self._differs(decision):
-                    found.append(_Cause(decision, decision))
+                    causes.append(_Cause(decision, decision))
                     break
         # What runs another way gives other values, whether or not what computes them is right.
-        return found or [_Cause(pair, place=place)]
+        return causes or [_Cause(pair, place=place)]
 
     def _differs(self, pair: NodePair) -> bool:
         return self._relations.differ(pair.ours, pair.theirs)
@@ -566,9 +568,9 @@ def _narrowing(pair: NodePair, operands: Sequence[NodePair]) -> Iterator[Suspect
 
 def _is_rounded(node: Node) -> bool:
     """Whether what gives a value the few bits that it has takes more."""
-    found = where_narrowed(_coarsest(node))
-    types = [element_type_of(entry.dtype) for entry in found.instance.inputs]
-    unit = unit_roundoff(element_type_of(found.dtype))
+    origin = where_narrowed(_coarsest(node))
+    types = [element_type_of(entry.dtype) for entry in origin.instance.inputs]
+    unit = unit_roundoff(element_type_of(origin.dtype))
     return any(entry.is_floating and unit_roundoff(entry) < unit for entry in types)
 
 

@@ -112,60 +112,64 @@ def rewired(module: Module, nodes: Sequence[Node], results: Mapping[int, Node], 
     near = [entry for node in nodes for entry in (node, *node.instance.inputs)]
     uses |= {handle: use for handle, use in _moving(near).items() if handle not in uses}
     behind = {handle: use for handle, use in _moving(_behind(near)).items() if handle not in uses}
-    found, are_all = _right_ones(module, uses, is_right)
+    changes, are_all = _right_ones(module, uses, is_right)
     uses |= behind
-    if not found:
-        found, are_all = _right_ones(module, behind, is_right)
+    if not changes:
+        changes, are_all = _right_ones(module, behind, is_right)
         behind = {}
-    if not found:
+    if not changes:
         return None
     # If what computes could as well have its operands exchanged, that is nearer to what is wrong.
     computing = {
         handle: [_Use(node, node.instance.static, node.instance.scope)] for node in nodes for handle in _operands(node)
     }
     nearer, are_all_nearer = _right_ones(module, computing, is_right)
-    found = [*nearer, *found]
+    changes = [*nearer, *changes]
     uses |= computing
-    handle, text = found[0]
-    alike = [each for each in uses if each.place == handle.place and text in {edit for edit, _ in _edits(module, each)}]
-    users = {use.user for each in alike for use in uses[each]}
-    first = min((use for each in alike for use in uses[each]), key=lambda use: use.node.number)
+    handle, text = changes[0]
+    alike = [
+        handle_alike
+        for handle_alike in uses
+        if handle_alike.place == handle.place and text in {edit for edit, _ in _edits(module, handle_alike)}
+    ]
+    users = {use.user for handle_alike in alike for use in uses[handle_alike]}
+    first = min((use for handle_alike in alike for use in uses[handle_alike]), key=lambda use: use.node.number)
     place = run_at(module.by_name[handle.computation], RunPlace(first.scope, handle.instruction, first.node.device))
     is_shared = len(users) > 1 or (handle.operand == _MOVER and first.node in nodes)
-    is_alone = are_all and are_all_nearer and len({each.place for each, _ in found}) == 1
+    is_alone = are_all and are_all_nearer and len({handle_alike.place for handle_alike, _ in changes}) == 1
     is_only_one, others = is_shared and is_alone, dict[_Handle, str]()
     if is_alone and (is_shared or handle.operand == _MOVER):
         right, are_all = _right_ones(module, behind, is_right)
         others = dict(right)
         is_only_one &= are_all and not others
-    region = [uses[each][0].node for each in others]
+    region = [uses[handle_alike][0].node for handle_alike in others]
     region = sorted([first.node, *region], key=lambda node: node.number) if region else []
     return Rewiring(place, text, is_alone, is_only_one, first.node, tuple(region[: LIMITS.largest_region]))
 
 
 def _right_ones(module: Module, handles: Iterable[_Handle], is_right: _Judge) -> tuple[list[tuple[_Handle, str]], bool]:
     """The changes that make the results right, of as many as are tried; and whether these are all."""
-    found: list[tuple[_Handle, str]] = []
+    changes: list[tuple[_Handle, str]] = []
     tried: set[tuple[tuple[str, str], str]] = set()
     for handle in handles:
         for text, edited in _edits(module, handle):
             if (handle.place, text) in tried:
                 continue
             if len(tried) == LIMITS.rewirings:
-                return found, False
+                return changes, False
             tried.add((handle.place, text))
             if is_right(edited, handle.place if handle.operand == _MOVER else None):
-                found.append((handle, text))
-    return found, True
+                changes.append((handle, text))
+    return changes, True
 
 
 def _moving(nodes: Sequence[Node]) -> dict[_Handle, list[_Use]]:
     """What moves elements among some nodes."""
-    found: dict[_Handle, list[_Use]] = {}
+    movers: dict[_Handle, list[_Use]] = {}
     for node in filter(is_mover, nodes):
         instance = node.instance
-        found.setdefault(_Handle(*instance.static, _MOVER), [_Use(node, instance.static, instance.scope)])
-    return found
+        movers.setdefault(_Handle(*instance.static, _MOVER), [_Use(node, instance.static, instance.scope)])
+    return movers
 
 
 # The way of an operand
@@ -244,15 +248,15 @@ def is_mover(node: Node) -> bool:
 
 def _behind(nodes: Sequence[Node]) -> list[Node]:
     """Some nodes, and what they are computed from so that elements may have been moved there just as well."""
-    found = list(dict.fromkeys(nodes))
-    most = len(found) + LIMITS.rewired_steps
-    seen = set(found)
-    for each in found:
-        if len(found) < most and keeps_places(each):
-            new = [entry for entry in each.instance.inputs if entry not in seen]
+    behind = list(dict.fromkeys(nodes))
+    most = len(behind) + LIMITS.rewired_steps
+    seen = set(behind)
+    for node in behind:
+        if len(behind) < most and keeps_places(node):
+            new = [entry for entry in node.instance.inputs if entry not in seen]
             seen.update(new)
-            found += new
-    return found
+            behind += new
+    return behind
 
 
 def _operands(node: Node) -> Iterator[_Handle]:
@@ -291,7 +295,7 @@ def _others(computation: Computation, instruction: Instruction, operand: int) ->
             if index != instruction.attributes.index and element == instruction.shape:
                 yield attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, index=index))
         return
-    shapes = [each.shape for each in computation.operands_of(instruction)]
+    shapes = [operand_instruction.shape for operand_instruction in computation.operands_of(instruction)]
     is_kernel = role_of(instruction) is Role.KERNEL
     for other, shape in enumerate(shapes):
         if other != operand and shape == shapes[operand] and (other > operand or not is_kernel):
@@ -319,27 +323,27 @@ def only_moved(
     is_settled = suspect.place is not None or (suspect.region and not suspect.is_certain)
     if is_settled or node.instance.is_source or is_elementwise(node.instance.instruction):
         return suspect
-    found = [node]
+    moved = [node]
     left = LIMITS.movements
     rerun = Rerun(replay, state, proof.ours)
     for other in _around(node, replay):
         if _is_in_before(other, replay):
             continue
-        for given in _otherwise(other, replay, state):
+        for otherwise in _otherwise(other, replay, state):
             left -= 1
             if left < 0 or is_over():
                 return attrs.evolve(suspect, is_certain=False)
-            now = rerun.value(given(other.instance, state))
+            now = rerun.value(otherwise(other.instance, state))
             if now is not None and not any(is_near(now, value) for value in arranged(proof.theirs.value, now)):
                 # What follows from it is not right.
                 continue
             first = replay.graph.runs[other.instance.static][0]
-            if tried(replay, state, first, given, wrong, is_over, LIMITS.haste_with_moved) is not None:
-                found.append(other)
+            if tried(replay, state, first, otherwise, wrong, is_over, LIMITS.haste_with_moved) is not None:
+                moved.append(other)
                 break
-    if len(found) == 1:
+    if len(moved) == 1:
         return suspect
-    region = sorted({*found, *suspect.region}, key=lambda entry: entry.number)
+    region = sorted({*moved, *suspect.region}, key=lambda entry: entry.number)
     region = region[: LIMITS.largest_region]
     return attrs.evolve(suspect, is_certain=False, is_proven=not suspect.is_end, region=tuple(region))
 
@@ -371,7 +375,10 @@ def _is_in_before(node: Node, replay: Replay) -> bool:
         instruction, source = entry.instance.instruction, entry.instance.inputs[0]
         return instruction.opcode, instruction.shape, instruction.attributes, source.shape, source.digest.in_order
 
-    return any(each.instance.inputs and key(each) == key(node) for each in replay.index.graph.has_digest(node.digest))
+    return any(
+        candidate.instance.inputs and key(candidate) == key(node)
+        for candidate in replay.index.graph.has_digest(node.digest)
+    )
 
 
 def _otherwise(node: Node, replay: Replay, state: State) -> Iterator[Given]:
@@ -393,7 +400,7 @@ def _otherwise(node: Node, replay: Replay, state: State) -> Iterator[Given]:
 def _ways(node: Node, replay: Replay, state: State) -> Iterator[_Way]:
     """As a transpose, or as a reshape; and with other attributes or another layout."""
     if node.instance.is_movement:
-        sizes = [[size for size in each.shape if size != 1] for each in (node.instance.inputs[0], node)]
+        sizes = [[size for size in side.shape if size != 1] for side in (node.instance.inputs[0], node)]
         for order in islice(permutations(range(len(sizes[0]))), LIMITS.permutations):
             if [sizes[0][axis] for axis in order] == sizes[1] or order == tuple(sorted(order)):
                 yield partial(_transposed, order)

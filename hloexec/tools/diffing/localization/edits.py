@@ -108,7 +108,7 @@ def _other_attributes(computation: Computation, devices: int) -> Iterator[Instru
         value = getattr(root.attributes, declared.field)
         if vary is None or value is None:
             continue
-        sizes = [getattr(each.shape, "dimensions", ()) for each in (*computation.operands_of(root), root)]
+        sizes = [getattr(instruction.shape, "dimensions", ()) for instruction in (*computation.operands_of(root), root)]
         around = _Around(min(max([1, *map(len, sizes)]), LIMITS.permuted_dimensions), sizes[0], devices)
         # Of hundreds of devices, there are more pairs than are ever tried.
         for other in dict.fromkeys(islice(vary(declared, value, around), LIMITS.edits)):
@@ -144,7 +144,7 @@ def _other_order(computation: Computation) -> Iterator[Instruction]:
     operands = root.operands
     if len(operands) > LIMITS.exchanged_operands:
         return
-    shapes = [each.shape for each in computation.operands_of(root)]
+    shapes = [operand.shape for operand in computation.operands_of(root)]
     for first, second in combinations(range(len(operands)), 2):
         if shapes[first] == shapes[second] and operands[first] != operands[second]:
             order = list(operands)
@@ -166,12 +166,12 @@ def _other_opcodes(computation: Computation) -> Iterator[Instruction]:
 @cache
 def _plain_opcodes() -> Mapping[int, Mapping[str, Any]]:
     """The elementwise opcodes without attributes that have to be stated, by how many operands they take."""
-    found: dict[int, dict[str, Any]] = {}
+    opcodes_by_count: dict[int, dict[str, Any]] = {}
     for name, entry in OPCODES.items():
         is_plain = entry.attributes is None or _is_plain(entry.attributes)
         if entry.is_elementwise and entry.role is Role.KERNEL and is_plain and entry.maximum_operands:
-            found.setdefault(entry.maximum_operands, {})[name] = entry.attributes
-    return found
+            opcodes_by_count.setdefault(entry.maximum_operands, {})[name] = entry.attributes
+    return opcodes_by_count
 
 
 def _is_plain(attributes: type) -> bool:
@@ -193,9 +193,9 @@ def _word(declared: AttributeField, _: str, __: _Around) -> Iterator[str]:
 def _dimensions(_: AttributeField, value: Sequence[int], around: _Around) -> Iterator[tuple[int, ...]]:
     """Two of them exchanged, or one replaced."""
     for first, second in combinations(range(len(value)), 2):
-        found = list(value)
-        found[first], found[second] = found[second], found[first]
-        yield tuple(found)
+        dimensions = list(value)
+        dimensions[first], dimensions[second] = dimensions[second], dimensions[first]
+        yield tuple(dimensions)
     for place in range(len(value)):
         for other in range(around.rank):
             if other not in value:
@@ -361,19 +361,21 @@ class Repairs:
                 last = min(last, self._tried + LIMITS.more_edits)
                 right.append(repair)
             near.append(repair)
-        if len(self._replay.graph.outputs) > 1 and (found := [repair for repair in near if repair.is_everywhere]):
+        if len(self._replay.graph.outputs) > 1 and (
+            common_repairs := [repair for repair in near if repair.is_everywhere]
+        ):
             # What comes near on all devices may be meant as well as what is right to within two roundings.
-            return _one_of(sorted(found, key=lambda repair: repair not in right))
+            return _one_of(sorted(common_repairs, key=lambda repair: repair not in right))
         return _one_of(right) or next(iter(near), None)
 
     def _on_all_devices(self, change: _Change) -> dict[int, Array]:
         """What an instruction that is changed gives on each device, by its nodes: it is one instruction."""
-        found = {change.node.number: change.array}
+        arrays = {change.node.number: change.array}
         for peer in _peers(change.node, self._replay.graph):
             array = change.given_by(peer)
             if array is not None:
-                found[peer.number] = array
-        return found
+                arrays[peer.number] = array
+        return arrays
 
     def _is_right_on_all(self, pair: NodePair, changed: Mapping[int, Array], rerun: Rerun) -> bool:
         """Whether a value that comes right on one device does so where all run the instruction that is changed, and is
@@ -483,10 +485,10 @@ class Repairs:
                     if not is_alike or constant_of(other) or other.digest == entry.digest:
                         continue
                     peers = (other, *_peers(other, self._replay.index.graph))
-                    given_by = partial(self._given_on, place, {each.device: each.value for each in peers})
+                    given_by = partial(self._given_on, place, {peer.device: peer.value for peer in peers})
                     array = given_by(node)
                     if array is not None:
-                        ours, theirs = (each.instance.instruction.name for each in (entry, other))
+                        ours, theirs = (peer.instance.instruction.name for peer in (entry, other))
                         text = f"its value is right if it uses %{theirs} of the module before instead of %{ours}"
                         yield _Change(node, array, text.__str__, given_by, NodePair(entry, other))
 

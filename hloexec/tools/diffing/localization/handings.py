@@ -161,7 +161,7 @@ class Handings:
         """What is handed on, and what should be, where what is handed on is right in itself."""
         sides = self._slots(ours), self._slots(theirs, is_theirs=True)
         rights = {_key_of(node.digest) for node in (*theirs.given, *theirs.handed)}
-        found = []
+        pairs = []
         for key, nodes in sides[0].items():
             pair = self._only_difference(nodes, sides[1].get(key, []), ours.given)
             if pair is None or not self._is_right(pair.ours, rights):
@@ -169,16 +169,16 @@ class Handings:
             is_passed_on = _is_passed_on(pair.ours, ours)
             is_evident = _is_evidence(pair.theirs) and (is_passed_on or self._is_as_computed(pair.ours))
             if is_evident or (is_passed_on and len(nodes) == 1):
-                found.append(pair)
-        return found
+                pairs.append(pair)
+        return pairs
 
-    def _only_difference(self, nodes: list[Node], others: list[Node], given: tuple[Node, ...]) -> NodePair | None:
+    def _only_difference(self, nodes: list[Node], others: list[Node], operands: tuple[Node, ...]) -> NodePair | None:
         """What is handed on in the places of equal values, and what should be, if that is all but one the same; None if
         a choice gave that value, too: it may have chosen the wrong one."""
         if len(nodes) != len(others):
             return None
         # Of equal ones, what the body has not changed is rather the wrong one.
-        left, missing = sorted(nodes, key=given.__contains__), []
+        left, missing = sorted(nodes, key=operands.__contains__), []
         for other in others:
             equal = next((node for node in left if self._key(node) == _key_of(other.digest)), None)
             if equal is None:
@@ -190,10 +190,10 @@ class Handings:
         return NodePair(left[0], missing[0])
 
     def _slots(self, handing: Handing, *, is_theirs: bool = False) -> _Slots:
-        found: _Slots = defaultdict(list)
-        for given, handed in zip(handing.given, handing.handed, strict=False):
-            found[_key_of(given.digest) if is_theirs else self._key(given)].append(handed)
-        return found
+        slots: _Slots = defaultdict(list)
+        for given_node, handed in zip(handing.given, handing.handed, strict=False):
+            slots[_key_of(given_node.digest) if is_theirs else self._key(given_node)].append(handed)
+        return slots
 
     def _is_as_computed(self, node: Node) -> bool:
         """Whether `before` computes a value alike."""

@@ -77,7 +77,7 @@ def tried(
     replay: Replay,
     state: State,
     first: Instance,
-    given: Given,
+    case: Given,
     wrong: Sequence[NodePair],
     is_over: Callable[[], bool],
     haste: int = 1,
@@ -96,7 +96,7 @@ def tried(
         is_patient = haste * count < LIMITS.patience_in_loops * devices * (1 + matches)
         return is_patient and haste * len(reached_instructions) < LIMITS.patience * (1 + matches) and not is_over()
 
-    after = replay.override(state, first, given, keep_going)
+    after = replay.override(state, first, case, keep_going)
     if after is None:
         return None
     reached = [pair for pair in wrong if after.changed[pair.ours.number]]
@@ -141,15 +141,15 @@ class _Repair:
         own = self._node.instance
         if instance.number < own.number or instance.opcode != own.opcode:
             return {}
-        found = {}
+        arrays = {}
         for node in instance.results:
             if node.leaf != self._node.leaf or node.shape != self._value.shape:
                 continue
             entry = self._again.get(node.number) or (self._next(node, state) if self.guesses else None)
             value = None if entry is None else self._order(entry.value)
             if value is not None:
-                found[node.number] = value if value.dtype == node.dtype else value.astype(node.dtype)
-        return found
+                arrays[node.number] = value if value.dtype == node.dtype else value.astype(node.dtype)
+        return arrays
 
     def _next(self, node: Node, state: State) -> Node | None:
         if state.has(node) and not node.digest.is_uniform:
@@ -180,7 +180,7 @@ def _equal_nodes_of(graph: Graph, node: Node) -> list[Node]:
 def _runs_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> dict[int, Node]:
     """The nodes that an instruction gave later, and on other devices, with what its counterpart gave there; as far as
     that ran as often, or both did from one call."""
-    found = {}
+    counterparts = {}
     if len(counterpart.instance.iterations) < len(node.instance.iterations):
         return _carried_alike(ours, theirs, node, counterpart)
     (runs, place), (other_runs, other_place) = (_later_runs(ours, node), _later_runs(theirs, counterpart))
@@ -191,8 +191,8 @@ def _runs_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> di
     for device, instances in runs.items():
         for instance, other in zip(instances[place:], other_runs[device][other_place:], strict=False):
             if node.leaf < len(instance.results) and counterpart.leaf < len(other.results):
-                found[instance.results[node.leaf].number] = other.results[counterpart.leaf]
-    return found
+                counterparts[instance.results[node.leaf].number] = other.results[counterpart.leaf]
+    return counterparts
 
 
 def _carried_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) -> dict[int, Node]:
@@ -216,11 +216,11 @@ def _carried_alike(ours: Graph, theirs: Graph, node: Node, counterpart: Node) ->
 def _later_runs(graph: Graph, node: Node, loops: str | None = None) -> tuple[dict[int, list[Instance]], int]:
     """The runs of a node's instruction on each device, in these loops if they are given, and which of its own device's
     it is."""
-    found: dict[int, list[Instance]] = defaultdict(list)
+    runs: dict[int, list[Instance]] = defaultdict(list)
     for instance in graph.runs[node.instance.static]:
         if loops in (None, instance.loops):
-            found[instance.device].append(instance)
-    return found, found[node.device].index(node.instance)
+            runs[instance.device].append(instance)
+    return runs, runs[node.device].index(node.instance)
 
 
 def _arrangement(counterpart: Node, value: Array) -> Callable[[Array], Array | None]:

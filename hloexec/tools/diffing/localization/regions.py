@@ -105,15 +105,15 @@ class Regions:
 
     def _around(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """Some nodes, and what they are computed from, as far as it may be right by accident, in the largest region."""
-        found = {node.number: node for node in nodes}
+        region = {node.number: node for node in nodes}
         pending = list(nodes)
         for node in pending:
             for entry in node.instance.inputs:
                 is_open = not (entry.instance.is_source or is_filled(entry) or self._relations.is_confirmed(entry))
-                if is_open and entry.number not in found and len(found) < LIMITS.largest_region:
-                    found[entry.number] = entry
+                if is_open and entry.number not in region and len(region) < LIMITS.largest_region:
+                    region[entry.number] = entry
                     pending.append(entry)
-        return tuple(found[number] for number in sorted(found))
+        return tuple(region[number] for number in sorted(region))
 
     def inside(self, pair: NodePair) -> NodePair | None:
         """Values behind a pair that correspond and differ, where it is computed from the same values in other steps."""
@@ -125,8 +125,10 @@ class Regions:
 
     def corresponding(self, pair: NodePair) -> NodePair | None:
         """Values behind a pair that correspond and differ, unless the one of `after` is right in itself."""
-        found = self._corresponding(pair, *self._steps(pair))
-        return None if found is None or self._relations.place_of(found.ours) is not None else found
+        corresponding = self._corresponding(pair, *self._steps(pair))
+        return (
+            None if corresponding is None or self._relations.place_of(corresponding.ours) is not None else corresponding
+        )
 
     def rearranged(self, pair: NodePair, operands: Sequence[NodePair]) -> tuple[Node, NodePair] | None:
         """What moves an operand into another order than it should, and that operand, if the pair is right where it has
@@ -148,17 +150,17 @@ class Regions:
     def narrowed(self, pair: NodePair, operands: Sequence[NodePair]) -> list[NodePair]:
         """The operands that were rounded to fewer bits than their counterparts, where the pair is right with the values
         of these: such an operand is as near as its bits allow, and what follows is not."""
-        found, changes = [], {}
+        narrowed, changes = [], {}
         for operand in operands if not is_narrower(pair) else ():
             value = self._before_rounding(operand)
             if value is not None and not is_same(value, self._state.values[operand.ours.number]):
-                found.append(operand)
+                narrowed.append(operand)
                 changes[operand.ours.number] = value
-        if not found:
+        if not narrowed:
             return []
         now = Rerun(self._replay, self._state, pair.ours).value(changes)
         is_right = now is not None and comes_near(now, self._state.raw[pair.ours.number], pair.theirs.value)
-        return found if is_right else []
+        return narrowed if is_right else []
 
     def _before_rounding(self, operand: NodePair) -> Array | None:
         """What an operand would be with the bits of its counterpart; None where it has as many, or is none such."""
@@ -180,10 +182,10 @@ class Regions:
         """What `after` computes a pair by, since values that both have and some steps more, the nearest first; and the
         values that `before` computes it from."""
         ours, theirs = self._steps(pair)
-        found = sorted(ours.nodes_beyond, key=lambda node: ours.distance[node.number])
-        counted = [entry for node in found for entry in node.instance.inputs if _is_computed_from_nothing(entry)]
-        given = [entry for node in theirs.nodes for entry in node.instance.inputs if entry.number not in theirs.leaves]
-        return list(dict.fromkeys([*found, *counted])), list(dict.fromkeys(given))
+        nearest = sorted(ours.nodes_beyond, key=lambda node: ours.distance[node.number])
+        counted = [entry for node in nearest for entry in node.instance.inputs if _is_computed_from_nothing(entry)]
+        taken = [entry for node in theirs.nodes for entry in node.instance.inputs if entry.number not in theirs.leaves]
+        return list(dict.fromkeys([*nearest, *counted])), list(dict.fromkeys(taken))
 
     def _steps(self, pair: NodePair) -> tuple[_Steps, _Steps]:
         def known(node: Node) -> _Key | None:
@@ -224,9 +226,14 @@ class Regions:
         """Candidates, and the arrays by node that they are replaced by, on all devices."""
         for candidate in self._candidates(pair, ours, theirs):
             pairs = self._on_all_devices(candidate)
-            orders = [arranged(each.theirs.value, self._state.raw[each.ours.number]) for each in pairs]
+            orders = [
+                arranged(device_pair.theirs.value, self._state.raw[device_pair.ours.number]) for device_pair in pairs
+            ]
             for values in zip(*orders, strict=True):
-                yield candidate, {each.ours.number: value for each, value in zip(pairs, values, strict=True)}
+                yield (
+                    candidate,
+                    {device_pair.ours.number: value for device_pair, value in zip(pairs, values, strict=True)},
+                )
 
     def _on_all_devices(self, pair: NodePair) -> list[NodePair]:
         """A pair, and what its instructions gave at the same time on other devices."""
@@ -248,7 +255,7 @@ class Regions:
         theirs = _first_ones(
             pair.theirs, lambda node: (node.number in state.matched and not node.digest.is_uniform) or is_filled(node)
         )
-        found = []
+        ranked = []
         for node in ours:
             places = {_key(place) for entry in node.instance.inputs if (place := relations.place_of(entry)) is not None}
             for other in theirs:
@@ -258,39 +265,41 @@ class Regions:
                 common = len(places & keys) / max(1, len(places | keys))
                 is_alike = node.instance.opcode == other.instance.opcode
                 if common or is_alike:
-                    found.append((-common - is_alike, node.number, NodePair(node, other)))
-        return [entry for *_, entry in sorted(found, key=lambda entry: entry[:2])]
+                    ranked.append((-common - is_alike, node.number, NodePair(node, other)))
+        return [entry for *_, entry in sorted(ranked, key=lambda entry: entry[:2])]
 
     def _candidates(self, pair: NodePair, ours: _Steps, theirs: _Steps) -> list[NodePair]:
         others = self._other_operands(pair)
-        found = [
+        candidates = [
             NodePair(node, other)
             for node in ours.nodes_beyond[:-1]
             for other in theirs.nodes_beyond[:-1]
             if could_be(node, other) and self._is_wrong(node, other) and not self._is_accident(node, other)
         ]
-        found = [entry for entry in found if entry.numbers not in others]
+        candidates = [entry for entry in candidates if entry.numbers not in others]
         # On all devices at once, one of them stands for all.
-        found = list({(_run_of(entry.ours), _run_of(entry.theirs)): entry for entry in reversed(found)}.values())
+        candidates = list(
+            {(_run_of(entry.ours), _run_of(entry.theirs)): entry for entry in reversed(candidates)}.values()
+        )
 
         def likelihood(entry: NodePair) -> tuple[bool, bool, bool, int, int]:
             is_known = entry.ours.number not in ours.leaves or entry.theirs.number not in theirs.leaves
             is_alike = entry.ours.instance.opcode == entry.theirs.instance.opcode
-            known = ours.leaves.get(entry.ours.number), theirs.leaves.get(entry.theirs.number)
-            same = known[0] is not None and known[0] == known[1]
+            keys = ours.leaves.get(entry.ours.number), theirs.leaves.get(entry.theirs.number)
+            same = keys[0] is not None and keys[0] == keys[1]
             distance = ours.distance[entry.ours.number] + theirs.distance[entry.theirs.number]
             likeness = self._relations.likeness(entry.ours, entry.theirs)
             return not (is_alike and same), is_known, not (is_alike or same), -likeness, distance
 
-        return sorted(found, key=likelihood)
+        return sorted(candidates, key=likelihood)
 
     def _other_operands(self, pair: NodePair) -> set[tuple[int, int]]:
         """The numbers of operands of a pair that belong to others than each other."""
-        known = self._relations.operand_pairs(pair.ours, pair.theirs)
-        if known is None:
+        operand_pairs = self._relations.operand_pairs(pair.ours, pair.theirs)
+        if operand_pairs is None:
             return set()
-        crossed = {(entry.ours.number, other.theirs.number) for entry in known for other in known}
-        return crossed - {entry.numbers for entry in known}
+        crossed = {(entry.ours.number, other.theirs.number) for entry in operand_pairs for other in operand_pairs}
+        return crossed - {entry.numbers for entry in operand_pairs}
 
     def _is_wrong(self, ours: Node, theirs: Node) -> bool:
         """Whether a value has other numbers than the one that it should be, or the same in an order that no permutation
@@ -367,46 +376,46 @@ def _in_place(pair: NodePair, relations: Relations) -> Iterator[NodePair]:
 
 def _first_ones(node: Node, is_known: Callable[[Node], bool]) -> list[Node]:
     """The values behind one that are not known, but computed from known ones alone."""
-    found = []
+    first = []
     seen = {node.number}
     pending = [node]
     while pending:
         current = pending.pop()
         inputs = [entry for entry in current.instance.inputs if not is_known(entry)]
         if not inputs:
-            found.append(current)
+            first.append(current)
         pending += [entry for entry in inputs if entry.number not in seen]
         seen.update(entry.number for entry in inputs)
-    return sorted(found, key=lambda entry: entry.number)
+    return sorted(first, key=lambda entry: entry.number)
 
 
 def _key(node: Node) -> _Key:
     return node.device, node.digest.in_any_order
 
 
-def _steps_of(node: Node, known: Callable[[Node], _Key | None], most: int) -> _Steps:
-    found = {node.number: node}
+def _steps_of(node: Node, key_of: Callable[[Node], _Key | None], most: int) -> _Steps:
+    inside = {node.number: node}
     keys: dict[int, _Key] = {}
     beyond: dict[int, Node] = {}
     pending = [node]
     for current in pending:
-        is_inside = current.number in found
+        is_inside = current.number in inside
         for entry in current.instance.inputs:
-            if entry.number in found or entry.number in beyond or is_filled(entry):
+            if entry.number in inside or entry.number in beyond or is_filled(entry):
                 continue
-            key = known(entry)
+            key = key_of(entry)
             is_step = not entry.instance.is_source and len(pending) < most
             if is_inside and (key is not None or not is_step):
                 keys[entry.number] = _key(entry) if key is None else key
             if is_step:
-                (found if is_inside and key is None else beyond)[entry.number] = entry
+                (inside if is_inside and key is None else beyond)[entry.number] = entry
                 pending.append(entry)
     leaves: dict[int, frozenset[_Key]] = {}
-    nodes = [found[number] for number in sorted(found)]
+    nodes = [inside[number] for number in sorted(inside)]
     for current in nodes:
         own = {keys[entry.number] for entry in current.instance.inputs if entry.number in keys}
         inner = (leaves.get(entry.number, frozenset()) for entry in current.instance.inputs)
         leaves[current.number] = frozenset(own.union(*inner))
-    beyond |= found
+    beyond |= inside
     distance = {entry.number: place for place, entry in enumerate(pending)}
     return _Steps(tuple(nodes), tuple(beyond[number] for number in sorted(beyond)), distance, leaves)

@@ -107,8 +107,8 @@ class Relations:
         match = self.state.matches[ours.number]
         if match is not None and match.is_in_order and match.node.digest.in_order == other.in_order:
             return Relation.EQUAL
-        known = digest.in_any_order if match is None else match.node.digest.in_any_order
-        if other.is_uniform or other.in_any_order not in (digest.in_any_order, known):
+        matched_digest = digest.in_any_order if match is None else match.node.digest.in_any_order
+        if other.is_uniform or other.in_any_order not in (digest.in_any_order, matched_digest):
             return Relation.DIFFERENT
         key = (ours.number, theirs.number)
         if key not in self._permuted:
@@ -209,9 +209,9 @@ class Relations:
         The last two operands change places if that makes more pairs alike: operands of what commutes, the sides of a
         comparison or of a product, and the branches of a select whose predicate is negated.
         """
-        given = self._replay.index.operands(ours, theirs, self.state.raw)
-        if given is not None:
-            return [NodePair(*entry) for entry in given]
+        pairs = self._replay.index.operands(ours, theirs, self.state.raw)
+        if pairs is not None:
+            return [NodePair(*entry) for entry in pairs]
         one, other = ours.instance, theirs.instance
         if not _is_alike(one, other) or (ours.leaf != theirs.leaf and not _is_leafwise(one)):
             return None
@@ -234,17 +234,17 @@ class Relations:
         pairs, instruction = self.operand_pairs(ours, theirs), ours.instance.instruction
         inputs, moves = ours.instance.inputs, traits_of(instruction).moves
         if pairs is None:
-            known = {entry.number for entry in inputs if self.state.has(entry)}
+            settled = {entry.number for entry in inputs if self.state.has(entry)}
         elif exchanges(instruction):
             return []
         elif moves is not None:
             places = [part for number, part in enumerate(ours.instance.operands) if number not in moves]
             inputs = tuple(entry for part in places for entry in part)
-            known = {entry.number for entry in inputs if self.state.has(entry)}
+            settled = {entry.number for entry in inputs if self.state.has(entry)}
         else:
-            known = {pair.ours.number for pair in pairs}
+            settled = {pair.ours.number for pair in pairs}
         return [
-            entry for entry in inputs if not (entry.instance.is_source or is_filled(entry) or entry.number in known)
+            entry for entry in inputs if not (entry.instance.is_source or is_filled(entry) or entry.number in settled)
         ]
 
     def has_right_operands(self, pair: NodePair) -> bool:
@@ -272,7 +272,7 @@ class Relations:
         first = self._graph_of(node).runs.first(node.instance)
         if first is node.instance or len(first.inputs) != 2 or len(node.instance.inputs) != 2:
             return False
-        start, now = ([entry.digest.in_order for entry in each.inputs] for each in (first, node.instance))
+        start, now = ([entry.digest.in_order for entry in instance.inputs] for instance in (first, node.instance))
         return start[0] == start[1] and now[0] != now[1]
 
     def _runs_alike(self, ours: Node, theirs: Node) -> Iterator[tuple[Instance, Instance]]:
@@ -325,10 +325,10 @@ class Relations:
     def have_same_operands(self, ours: Instance, theirs: Instance) -> bool:
         """Whether two instructions are given the same, constants aside, in whatever order, and that is no accident."""
         first, second = ([entry for entry in side.inputs if not is_filled(entry)] for side in (ours, theirs))
-        known = [self.state.matches[entry.number] for entry in first]
+        matches = [self.state.matches[entry.number] for entry in first]
         digests = [
             self.state.raw.digest(entry.number) if match is None else match.node.digest
-            for entry, match in zip(first, known, strict=True)
+            for entry, match in zip(first, matches, strict=True)
         ]
         orders = [
             Counter(digest.in_any_order for digest in side) for side in (digests, (each.digest for each in second))
@@ -387,7 +387,7 @@ def _is_alike(one: Instance, other: Instance) -> bool:
     if one.opcode == other.opcode:
         return True
     return not (one.is_source or other.is_source) and all(
-        traits_of(each.instruction).contraction is not None for each in (one, other)
+        traits_of(instance.instruction).contraction is not None for instance in (one, other)
     )
 
 
@@ -415,10 +415,10 @@ def is_varied(node: Node) -> bool:
 
 def transparent_chain(node: Node) -> list[Node]:
     """A node, and those before it whose elements it passes on, back to where they were computed."""
-    found = [node]
-    while _passes_on(found[-1].instance):
-        found.append(found[-1].instance.inputs[0])
-    return found
+    chain = [node]
+    while _passes_on(chain[-1].instance):
+        chain.append(chain[-1].instance.inputs[0])
+    return chain
 
 
 def constant_of(node: Node) -> Node | None:
@@ -539,7 +539,7 @@ def _rounds(user: Instance, node: Node, entry: ElementType, users: Users) -> boo
     """Whether all that an instruction does with a value is to move it, and to round it to a type."""
     if not user.is_movement:
         return traits_of(user.instruction).converts and element_type_of(user.results[0].dtype) is entry
-    return all(_rounds(each, node, entry, users) for each in users[user.results[0].number])
+    return all(_rounds(next_user, node, entry, users) for next_user in users[user.results[0].number])
 
 
 def _unrounded_operands(replay: Replay, state: State) -> Iterator[tuple[Node, ElementType]]:
@@ -555,13 +555,15 @@ def _unrounded_operands(replay: Replay, state: State) -> Iterator[tuple[Node, El
     seen: set[tuple[int, int]] = set()
     for pair in pending:
         ours, theirs = transparent_chain(pair.ours)[-1], transparent_chain(pair.theirs)[-1]
-        for each in relations.operand_pairs(ours, theirs) or []:
-            if each.numbers in seen or not relations.differ(each.ours, each.theirs):
+        for operand_pair in relations.operand_pairs(ours, theirs) or []:
+            if operand_pair.numbers in seen or not relations.differ(operand_pair.ours, operand_pair.theirs):
                 continue
-            seen.add(each.numbers)
-            chain = transparent_chain(each.ours)
-            entry = type_rounded_to(chain, transparent_chain(each.theirs))
-            if entry is not None and is_only_unrounded(state.raw[each.ours.number], each.theirs.value, entry):
+            seen.add(operand_pair.numbers)
+            chain = transparent_chain(operand_pair.ours)
+            entry = type_rounded_to(chain, transparent_chain(operand_pair.theirs))
+            if entry is not None and is_only_unrounded(
+                state.raw[operand_pair.ours.number], operand_pair.theirs.value, entry
+            ):
                 yield chain[-1], entry
             else:
-                pending.append(each)
+                pending.append(operand_pair)

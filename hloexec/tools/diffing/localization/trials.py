@@ -56,10 +56,10 @@ class Guilt:
         operands = self._relations.operand_pairs(pair.ours, pair.theirs) or []
         values = self._relations.state.values
         changes = {
-            each.ours.number: value
-            for each in operands
-            if self._relations.of(each.ours, each.theirs) is not Relation.EQUAL
-            for value in [next(arranged(each.theirs.value, values[each.ours.number]), None)]
+            operand_pair.ours.number: value
+            for operand_pair in operands
+            if self._relations.of(operand_pair.ours, operand_pair.theirs) is not Relation.EQUAL
+            for value in [next(arranged(operand_pair.theirs.value, values[operand_pair.ours.number]), None)]
             if value is not None
         }
         if not changes:
@@ -90,19 +90,19 @@ class Guilt:
     def judged(self, suspect: Suspect, patch: Patch | None, corrects: Callable[[NodePair], bool]) -> Suspect:
         """A suspect, with whether it is certain, and with what else may be meant; `corrects` says whether the results
         come right if one value alone is replaced by what it should be."""
-        found = self._by_itself(suspect, patch)
-        if not found.is_certain or patch is None or patch.pair.ours is not suspect.pair.ours:
-            return found
+        judged_suspect = self._by_itself(suspect, patch)
+        if not judged_suspect.is_certain or patch is None or patch.pair.ours is not suspect.pair.ours:
+            return judged_suspect
         twins = [node for node in self._twins(patch.pair.ours) if corrects(NodePair(node, patch.pair.theirs))]
         if not twins:
-            return found
+            return judged_suspect
         region = sorted([suspect.pair.ours, *twins], key=lambda node: node.number)
-        return attrs.evolve(found, is_certain=False, region=tuple(region[: LIMITS.largest_region]))
+        return attrs.evolve(judged_suspect, is_certain=False, region=tuple(region[: LIMITS.largest_region]))
 
     def _twins(self, node: Node) -> list[Node]:
         """What gave the same numbers on its device, and is neither computed from it nor the other way round: it may be
         meant as well."""
-        found = [
+        twins = [
             entry
             for entry in self._replay.graph.has_digest(node.digest)
             if entry.instance.static != node.instance.static
@@ -111,7 +111,7 @@ class Guilt:
             and entry.instance.iterations == node.instance.iterations
             and not (is_computed_from(entry, node) or is_computed_from(node, entry))
         ]
-        return found[: LIMITS.twins]
+        return twins[: LIMITS.twins]
 
     def _by_itself(self, suspect: Suspect, patch: Patch | None) -> Suspect:
         """The same, whether or not other values are like its own."""
@@ -158,8 +158,12 @@ class Guilt:
         if self._takes_its_own(pair):
             return True
         operands = self._relations.operand_pairs(pair.ours, pair.theirs) or []
-        different = [each for each in operands if self._relations.of(each.ours, each.theirs) is not Relation.EQUAL]
-        return len(different) <= 1 and all(self._is_sound(each.ours) for each in different)
+        different = [
+            operand_pair
+            for operand_pair in operands
+            if self._relations.of(operand_pair.ours, operand_pair.theirs) is not Relation.EQUAL
+        ]
+        return len(different) <= 1 and all(self._is_sound(operand_pair.ours) for operand_pair in different)
 
     def _is_sound(self, node: Node) -> bool:
         """Whether a value that is another one of `before` is computed from values of `before`, too: else it may be so
@@ -175,10 +179,14 @@ class Guilt:
     def _movements(self, pair: NodePair) -> tuple[Node, ...]:
         """A node, and what moves its operands that may lie otherwise than it takes them."""
         pairs = self._relations.operand_pairs(pair.ours, pair.theirs) or []
-        placed = {each.ours.number for each in pairs if self._relations.of(each.ours, each.theirs) is Relation.EQUAL}
+        placed = {
+            operand_pair.ours.number
+            for operand_pair in pairs
+            if self._relations.of(operand_pair.ours, operand_pair.theirs) is Relation.EQUAL
+        }
         operands = [entry for entry in pair.ours.instance.inputs if entry.number not in placed and not is_filled(entry)]
-        found = {node.number: node for entry in operands for node in transparent_chain(entry)[:-1]}
-        return (*(found[number] for number in sorted(found)), pair.ours) if found else ()
+        movers = {node.number: node for entry in operands for node in transparent_chain(entry)[:-1]}
+        return (*(movers[number] for number in sorted(movers)), pair.ours) if movers else ()
 
     def _takes_its_own(self, pair: NodePair) -> bool:
         """Whether an operand is what an instruction should give."""
@@ -196,7 +204,8 @@ class Guilt:
             operands is not None
             and self._knows_operands(pair)
             and all(
-                (is_filled(each.ours) and is_filled(each.theirs)) or self._is_no_accident(each) for each in operands
+                (is_filled(operand_pair.ours) and is_filled(operand_pair.theirs)) or self._is_no_accident(operand_pair)
+                for operand_pair in operands
             )
         )
 
@@ -216,15 +225,21 @@ class Guilt:
         if _takes_a_part(pair):
             return False
         pairs = self._relations.operand_pairs(pair.ours, pair.theirs) or []
-        filled = [each for each in pairs if is_filled(each.ours) and is_filled(each.theirs)]
-        if not all(could_be(each.ours, each.theirs) for each in pairs) or any(
-            self._relations.of(each.ours, each.theirs) is Relation.EQUAL and not self._is_no_accident(each)
-            for each in pairs
-            if each not in filled
+        filled = [
+            operand_pair for operand_pair in pairs if is_filled(operand_pair.ours) and is_filled(operand_pair.theirs)
+        ]
+        if not all(could_be(operand_pair.ours, operand_pair.theirs) for operand_pair in pairs) or any(
+            self._relations.of(operand_pair.ours, operand_pair.theirs) is Relation.EQUAL
+            and not self._is_no_accident(operand_pair)
+            for operand_pair in pairs
+            if operand_pair not in filled
         ):
             # One opcode computes both, but perhaps not from the same.
             return False
-        is_ordered = all(self._relations.of(each.ours, each.theirs) is not Relation.SHUFFLED for each in pairs)
+        is_ordered = all(
+            self._relations.of(operand_pair.ours, operand_pair.theirs) is not Relation.SHUFFLED
+            for operand_pair in pairs
+        )
         return is_ordered and not self._relations.unknown_operands(pair.ours, pair.theirs)
 
     def _alternatives(self, suspect: Suspect) -> tuple[Node, ...]:
@@ -232,8 +247,10 @@ class Guilt:
         pair, node = suspect.trial or suspect.pair, suspect.pair.ours
         steps, others = self._regions.steps(pair)
         repair = self._repairs.of(pair, steps[: LIMITS.missing_steps], others)
-        found = {each.number: each for each in (node, *(() if repair is None else repair.alike))}
-        return tuple(found[number] for number in sorted(found)) if len(found) > 1 else ()
+        alternatives = {
+            alternative.number: alternative for alternative in (node, *(() if repair is None else repair.alike))
+        }
+        return tuple(alternatives[number] for number in sorted(alternatives)) if len(alternatives) > 1 else ()
 
 
 def _adds_rounded_parts(pair: NodePair) -> bool:
@@ -294,13 +311,13 @@ class Trials:
         state: State,
         wrong: Sequence[NodePair],
         decisions: tuple[Decisions, Decisions],
-        known: Collection[tuple[str, str]],
+        places: Collection[tuple[str, str]],
         is_over: Callable[[], bool],
     ) -> None:
         self._replay = replay
         self._state = state
         self._wrong = wrong
-        self._known = known
+        self._known = places
         """The instructions that are to blame already."""
         self._is_over = is_over
         self._relations = relations = Relations(replay, state)
@@ -326,28 +343,28 @@ class Trials:
             return None, None
         wrong = self._wrong if suspect.decision is None else [suspect.decision]
         corrects = partial(corrects_alone, self._replay, self._state, wrong=wrong, is_over=self._is_over)
-        found = self._guilt.judged(suspect, patch, corrects)
+        judged = self._guilt.judged(suspect, patch, corrects)
         if patch is not None and patch.is_proof:
-            found = only_moved(found, patch.pair, self._replay, self._state, wrong, self._is_over)
-        return _named(found), patch
+            judged = only_moved(judged, patch.pair, self._replay, self._state, wrong, self._is_over)
+        return _named(judged), patch
 
     def _next(self) -> tuple[Suspect | None, Patch | None]:
         suspects = (entry for entry in self._handings.suspects() if entry.place and not self._is_known(entry.place))
         if (handing := next(suspects, None)) is not None:
             return handing, None
-        found = self._proven(self._causes.of(self._wrong))
+        proven = self._proven(self._causes.of(self._wrong))
         deciding = self._seen.deciding
-        if found is None and deciding is not None:
+        if proven is None and deciding is not None:
             is_partly = self._partly(deciding.trial or deciding.pair) is not None
-            found = (None if is_partly else self._deepest()) or (deciding, None)
-        found = found or self._apparent()
-        if found is None and self._seen.narrowed is None:
-            found, misused = self._deepest(), self._seen.misused
-            if misused is not None and (found is None or (found[0].is_end and not found[0].is_repair)):
+            proven = (None if is_partly else self._deepest()) or (deciding, None)
+        proven = proven or self._apparent()
+        if proven is None and self._seen.narrowed is None:
+            proven, misused = self._deepest(), self._seen.misused
+            if misused is not None and (proven is None or (proven[0].is_end and not proven[0].is_repair)):
                 patch = self._partly(misused.pair)
-                found = found if patch is None else (misused, patch)
-        if found is not None:
-            return found
+                proven = proven if patch is None else (misused, patch)
+        if proven is not None:
+            return proven
         suspect = self._seen.narrowed or self._seen.evident or self._seen.first
         if suspect is None:
             return None, None
@@ -413,14 +430,14 @@ class Trials:
     def _misused(self, suspect: Suspect) -> Suspect | None:
         """What uses one value that differs, and is right for another use: a later step makes up for it there."""
         operands = self._relations.operand_pairs(suspect.pair.ours, suspect.pair.theirs) or []
-        different = [each for each in operands if self._relations.differ(each.ours, each.theirs)]
+        different = [operand for operand in operands if self._relations.differ(operand.ours, operand.theirs)]
         if len(different) != 1:
             return None
         match = self._state.matches[different[0].ours.number]
         if match is None or not self._compensations.has(different[0], is_guessed=True):
             return None
-        found = self._misuses.misplaced(suspect.pair, different[0], match.node)
-        return attrs.evolve(found, decision=suspect.decision, is_restructured=True, is_end=True)
+        misplaced = self._misuses.misplaced(suspect.pair, different[0], match.node)
+        return attrs.evolve(misplaced, decision=suspect.decision, is_restructured=True, is_end=True)
 
     def _movers_last(self, suspects: Iterable[Suspect]) -> Iterator[Suspect]:
         """Suspects, behind all others those that may only move elements which lay elsewhere before."""
@@ -475,15 +492,15 @@ class Trials:
         outer, self._seen = self._seen, _Seen(narrowed=self._seen.narrowed)
         inner = self._regions.corresponding(pair)
         decision = self._causes.decisions.get(pair.numbers)
-        found = None if inner is None else self._proven(self._causes.behind(inner, decision))
-        found = found or self._deepest(pair)
-        if found is None and (repair := self._repaired(pair)) is not None:
-            found = self._of_repair(repair, pair, decision), patch
-        if found is None and self._seen.apparent is not None:
-            found = self._apparent()
+        proven = None if inner is None else self._proven(self._causes.behind(inner, decision))
+        proven = proven or self._deepest(pair)
+        if proven is None and (repair := self._repaired(pair)) is not None:
+            proven = self._of_repair(repair, pair, decision), patch
+        if proven is None and self._seen.apparent is not None:
+            proven = self._apparent()
         self._seen = outer
         self._around.pop()
-        return found
+        return proven
 
     def _of_repair(self, repair: Repair, pair: NodePair, decision: NodePair | None) -> Suspect:
         """What to blame where a repair makes a pair right: if it is on another value that a loop carries, rather what
@@ -532,11 +549,11 @@ def _named(suspect: Suspect) -> Suspect:
     entry = element_type_of(ours.dtype)
     if suspect.reason or suspect.place or not (is_narrower(suspect.pair) and entry.is_floating):
         return suspect
-    found = attrs.evolve(suspect, reason=reason_of_narrowing(entry), is_rounding=True)
+    narrowed = attrs.evolve(suspect, reason=reason_of_narrowing(entry), is_rounding=True)
     node = where_narrowed(ours)
     if suspect.region or node is ours:
-        return found
-    return attrs.evolve(found, pair=NodePair(node, theirs), trial=suspect.trial or suspect.pair)
+        return narrowed
+    return attrs.evolve(narrowed, pair=NodePair(node, theirs), trial=suspect.trial or suspect.pair)
 
 
 def _is_given(node: Node) -> bool:

@@ -59,13 +59,13 @@ def over(groups: Sequence[Sequence[int]]) -> str:
 Place: TypeAlias = tuple[Computation, Instruction]
 
 
-def with_exchange(module: Module, place: Place | None, what: str, *, adds: bool = False) -> Module | None:
+def with_exchange(module: Module, place: Place | None, subject: str, *, adds: bool = False) -> Module | None:
     """The module with a collective on what an instruction gives, which all that uses it takes instead; None where there
-    can be none. `what` is it, on `value`, but for the computation of one that `adds` up."""
+    can be none. `subject` is it, on `value`, but for the computation of one that `adds` up."""
     if place is None:
         return None
     computation, source = place
-    names = {name for each in module for name in (each.name, *each.by_name)}
+    names = {name for member in module for name in (member.name, *member.by_name)}
     shape = source.shape
     if not isinstance(shape, ArrayShape):
         return None
@@ -80,18 +80,18 @@ def with_exchange(module: Module, place: Place | None, what: str, *, adds: bool 
             number=ArrayShape(shape.element_type, ()),
             shape=ArrayShape(shape.element_type, shape.dimensions),
             channel=channel,
-            what=f"{what}, use_global_device_ids=true, to_apply={adder}" if adds else what,
+            what=f"{subject}, use_global_device_ids=true, to_apply={adder}" if adds else subject,
         )
     )
     added = attrs.evolve(made.entry.root, shape=shape, operands=(source.name,))
     instructions: list[Instruction] = []
-    for each in computation:
-        instructions.append(rename_operands(each, {source.name: added.name}))
-        if each is source:
+    for member in computation:
+        instructions.append(rename_operands(member, {source.name: added.name}))
+        if member is source:
             instructions.append(added)
     root = added.name if computation.root_name == source.name else computation.root_name
     changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
-    sums = [each for each in made if each is not made.entry and adds]
+    sums = [member for member in made if member is not made.entry and adds]
     edited = attrs.evolve(module, computations=(*sums, *replace_computation(module, changed)))
     return edited if is_well_formed(edited) else None
 
@@ -101,10 +101,10 @@ def place_of(module: Module, node: Node) -> Place | None:
     computation = module.by_name[node.instance.computation.name]
     source = computation.by_name[node.instance.instruction.name]
     fusions = [
-        (outer, each)
+        (outer, instruction)
         for outer in module
-        for each in outer
-        if hasattr(each.attributes, "kind") and computation.name in computation_names(each.attributes)
+        for instruction in outer
+        if hasattr(instruction.attributes, "kind") and computation.name in computation_names(instruction.attributes)
     ]
     if not fusions:
         return computation, source
@@ -113,15 +113,17 @@ def place_of(module: Module, node: Node) -> Place | None:
 
 
 def _channels(module: Module) -> list[int]:
-    found = (getattr(each.attributes, "channel_id", None) for computation in module for each in computation)
-    return [channel for channel in found if channel is not None]
+    channels = (
+        getattr(instruction.attributes, "channel_id", None) for computation in module for instruction in computation
+    )
+    return [channel for channel in channels if channel is not None]
 
 
 _LEFT_OUT = "left out"
 
 
 def with_exchanges(
-    found: Search, replay: Replay, different: Iterable[tuple[int, int]], is_right: Callable[[Module], bool]
+    search: Search, replay: Replay, different: Iterable[tuple[int, int]], is_right: Callable[[Module], bool]
 ) -> Search:
     """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
 
@@ -131,14 +133,14 @@ def with_exchanges(
     right.
     """
     ours = replay.graph
-    if found.first is None or not found.findings or len(ours.outputs) < 2:
-        return found
-    (first, *others), blamed = found.findings, found.first
+    if search.first is None or not search.findings or len(ours.outputs) < 2:
+        return search
+    (first, *others), blamed = search.findings, search.first
     group = _group(blamed, ours)
     if group and first.is_certain:
-        return attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
+        return attrs.evolve(search, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     if first.is_certain and not first.reason:
-        return found
+        return search
     right: dict[int, tuple[Node, Sequence[int]]] = {}
     for node, groups in _candidates(blamed, ours, replay.index.graph):
         edited = None if node.number in right else _with_sum(ours.module, node, groups)
@@ -147,18 +149,18 @@ def with_exchanges(
     if right:
         # What takes parts in the place of their sum may give parts, too.
         node, own = right[min(right)]
-        return _blaming(found, node, _reason(own))
+        return _blaming(search, node, _reason(own))
     if first.is_certain:
-        return found
+        return search
     wrong = [NodePair(ours.node(one), replay.index.graph.node(other)) for one, other in sorted(different)]
-    added = _adding_results(found, wrong, ours, is_right)
+    added = _adding_results(search, wrong, ours, is_right)
     if added is None and group:
-        found = attrs.evolve(found, findings=(attrs.evolve(first, reason=_reason(group)), *others))
+        search = attrs.evolve(search, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     return (
         added
-        or _exchanging(found, blamed, replay, is_right)
-        or _exchanging_once_more(found, blamed, replay, is_right)
-        or found
+        or _exchanging(search, blamed, replay, is_right)
+        or _exchanging_once_more(search, blamed, replay, is_right)
+        or search
     )
 
 
@@ -167,7 +169,7 @@ def _with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Mo
 
 
 def _adding_results(
-    found: Search, wrong: Sequence[NodePair], ours: Graph, is_right: Callable[[Module], bool]
+    search: Search, wrong: Sequence[NodePair], ours: Graph, is_right: Callable[[Module], bool]
 ) -> Search | None:
     """The search with what gives the first result that differs as its only finding, if all that do are right once they
     are added up over the same devices."""
@@ -181,7 +183,7 @@ def _adding_results(
                 edited = with_exchange(edited, (entry, source), f"all-reduce(value), {over(groups)}", adds=True)
         if edited is not None and is_right(edited):
             node = transparent_chain(wrong[0].ours)[-1]
-            return _blaming(found, node, _reason(_own(node, groups)), is_certain=False)
+            return _blaming(search, node, _reason(_own(node, groups)), is_certain=False)
     return None
 
 
@@ -195,7 +197,7 @@ def _add_up(wrong: Sequence[NodePair], ours: Graph, groups: Sequence[Sequence[in
 
 
 def _exchanging_once_more(
-    found: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]
+    search: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]
 ) -> Search | None:
     """The search with what gives a value before the first finding as its only one, if all results are right once
     devices exchange that; with what else they may exchange. That it is to blame is then not certain."""
@@ -205,18 +207,18 @@ def _exchanging_once_more(
     if pair is None:
         return None
     right: dict[int, tuple[Node, str]] = {}
-    suspects = [*_suspects(blamed.node, found.state, replay.graph), *_near(pair.ours)]
+    suspects = [*_suspects(blamed.node, search.state, replay.graph), *_near(pair.ours)]
     for node in {node.instance.static: node for node in suspects}.values():
         # A collective is itself what may exchange otherwise.
-        how = None if exchanges(node.instance.instruction) else _exchange(node, pair, replay, found.state, is_right)
+        how = None if exchanges(node.instance.instruction) else _exchange(node, pair, replay, search.state, is_right)
         if how is not None:
             right[node.number] = node, f"the results are right once {how}, follows it"
     nodes = [right[number][0] for number in sorted(right)]
-    known = [node for node in nodes if found.state.has(node)]
-    unknown = [node for node in nodes if node not in known]
-    if known and unknown:
+    present = [node for node in nodes if search.state.has(node)]
+    unknown = [node for node in nodes if node not in present]
+    if present and unknown:
         # It is missing where values begin to be others.
-        region, place = [known[-1], unknown[0]], 1
+        region, place = [present[-1], unknown[0]], 1
     else:
         # Most is moved where shards are made ready to be exchanged.
         runs = [[*run] for moves, run in groupby(nodes, _moves) if moves]
@@ -224,17 +226,17 @@ def _exchanging_once_more(
         if nodes and not runs and nodes[-1] in _moved(blamed.node):
             # It is missing on the way from there.
             how = right[nodes[-1].number][1].replace("follows it", f"follows {nodes[-1].instance.instruction.name}")
-            return _blaming(found, blamed.node, how, is_certain=False)
+            return _blaming(search, blamed.node, how, is_certain=False)
     shown = region if 1 < len(region) <= LIMITS.largest_region else []
-    return _blaming(found, *right[region[place].number], False, shown) if region else None
+    return _blaming(search, *right[region[place].number], False, shown) if region else None
 
 
 def _moved(node: Node) -> list[Node]:
     """A node, and those before it whose elements it consists of."""
-    found = [node]
-    for each in found:
-        found += [entry for entry in each.instance.inputs if _moves(each) and entry not in found]
-    return found
+    nodes = [node]
+    for current in nodes:
+        nodes += [entry for entry in current.instance.inputs if _moves(current) and entry not in nodes]
+    return nodes
 
 
 def _moves(node: Node) -> bool:
@@ -248,12 +250,12 @@ def _exchange(
     ours, rerun = replay.graph, Rerun(replay, state, pair.ours)
     peers = {peer.device: peer for peer in _peers(node, ours)}
     values = {device: state.values[peer.number] for device, peer in peers.items()}
-    for what, given in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
-        now = rerun.value({peers[device].number: array for device, array in given.items()})
+    for exchange, exchanged in _exchanges(values, ours) if len(peers) == len(ours.outputs) else ():
+        now = rerun.value({peers[device].number: array for device, array in exchanged.items()})
         if now is not None and comes_near(now, state.raw[pair.ours.number], pair.theirs.value):
-            edited = with_exchange(ours.module, place_of(ours.module, node), what)
+            edited = with_exchange(ours.module, place_of(ours.module, node), exchange)
             if edited is not None and is_right(edited):
-                return what.replace("(value)", "")
+                return exchange.replace("(value)", "")
     return None
 
 
@@ -263,10 +265,10 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
     devices = sorted(values)
     shape = values[devices[0]].shape
     routes = [
-        tuple(each.attributes.source_target_pairs)
+        tuple(instruction.attributes.source_target_pairs)
         for computation in ours.module
-        for each in computation
-        if hasattr(each.attributes, "source_target_pairs")
+        for instruction in computation
+        if hasattr(instruction.attributes, "source_target_pairs")
     ]
     groupings = [*_groupings(devices)]
     for groups, step, is_open in product(groupings, (1, -1), (False, True)):
@@ -297,13 +299,13 @@ def _exchanges(values: Mapping[int, Array], ours: Graph) -> Iterator[tuple[str, 
             )
 
 
-def _exchanging(found: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]) -> Search | None:
+def _exchanging(search: Search, blamed: Blamed, replay: Replay, is_right: Callable[[Module], bool]) -> Search | None:
     """The search with a collective as its only finding, if it is the only one of those before the first finding that,
     exchanging otherwise, puts all results right; or one of several, if all results are right without one of them. That
     it is to blame is then not certain."""
     right: dict[tuple[str, str], tuple[Node, str]] = {}
     idle: dict[int, Node] = {}
-    suspects = _suspects(blamed.node, found.state, replay.graph)
+    suspects = _suspects(blamed.node, search.state, replay.graph)
     ways = [_other_exchanges(node, replay.graph.module) for node in suspects if exchanges(node.instance.instruction)]
     # Each collective has its turn, the nearest first.
     others = filter(None, chain.from_iterable(zip_longest(*ways)))
@@ -313,18 +315,18 @@ def _exchanging(found: Search, blamed: Blamed, replay: Replay, is_right: Callabl
             idle |= {node.number: node} if text == _LEFT_OUT else {}
     if len(right) == len(idle) > 1:
         node = idle[min(idle)]
-        return _blaming(found, node, right[node.instance.static][1], False, [idle[number] for number in sorted(idle)])
+        return _blaming(search, node, right[node.instance.static][1], False, [idle[number] for number in sorted(idle)])
     if len(right) != 1:
-        return found if right else None
+        return search if right else None
     ((node, reason),) = right.values()
     if node.instance.static == blamed.node.instance.static:
-        return found
-    missing = _exchanging_once_more(found, blamed, replay, is_right) if idle else None
+        return search
+    missing = _exchanging_once_more(search, blamed, replay, is_right) if idle else None
     if missing is not None:
         # It exchanges back what nothing has exchanged before.
         (first, *rest), text = missing.findings, f", or if {node.instance.instruction.name} is {_LEFT_OUT}"
         return attrs.evolve(missing, findings=(attrs.evolve(first, reason=first.reason + text), *rest))
-    return _blaming(found, node, reason, is_certain=False)
+    return _blaming(search, node, reason, is_certain=False)
 
 
 def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Module]]:
@@ -332,7 +334,7 @@ def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Mo
     computation = module.by_name[node.instance.computation.name]
     own = computation.by_name[node.instance.instruction.name]
     shapes = own.shape.elements if isinstance(own.shape, TupleShape) else (own.shape,)
-    if tuple(each.shape for each in computation.operands_of(own)) == shapes:
+    if tuple(instruction.shape for instruction in computation.operands_of(own)) == shapes:
         kept = make_tuple(own.name, own.shape, own.operands)
         if own.shape in shapes:
             kept = make_conversion(own.name, own.shape, *own.operands)
@@ -367,7 +369,7 @@ def _is_step(instruction: Instruction, collective: Instruction) -> bool:
 
 
 def _with_steps(computation: Computation, steps: Mapping[str, Sequence[Instruction]]) -> Computation:
-    instructions = tuple(new for each in computation for new in steps.get(each.name, (each,)))
+    instructions = tuple(new for instruction in computation for new in steps.get(instruction.name, (instruction,)))
     return attrs.evolve(computation, instructions=instructions)
 
 
@@ -384,14 +386,14 @@ def _reason(group: Sequence[int]) -> str:
     return f"devices {names} have parts of a sum that nothing adds up: an all-reduce over them is missing"
 
 
-def _blaming(found: Search, node: Node, reason: str, is_certain: bool = True, region: Sequence[Node] = ()) -> Search:
+def _blaming(search: Search, node: Node, reason: str, is_certain: bool = True, region: Sequence[Node] = ()) -> Search:
     """The search with an instruction as its only finding."""
-    places = tuple(each.place for each in region)
-    first, *_ = found.findings
-    assert found.first is not None
-    if node.instance.static == found.first.node.instance.static and found.first.place is None:
+    places = tuple(member.place for member in region)
+    first, *_ = search.findings
+    assert search.first is not None
+    if node.instance.static == search.first.node.instance.static and search.first.place is None:
         finding = attrs.evolve(first, is_certain=is_certain, reason=reason, region=places, graph=())
-        blamed = attrs.evolve(found.first, is_certain=is_certain, region=tuple(region), reason=reason)
+        blamed = attrs.evolve(search.first, is_certain=is_certain, region=tuple(region), reason=reason)
     else:
         finding = attrs.evolve(
             first,
@@ -404,9 +406,9 @@ def _blaming(found: Search, node: Node, reason: str, is_certain: bool = True, re
             graph=(),
         )
         blamed = Blamed(
-            node, None, None, node.value, None, found.first.wrong, reason, None, is_certain, region=tuple(region)
+            node, None, None, node.value, None, search.first.wrong, reason, None, is_certain, region=tuple(region)
         )
-    return attrs.evolve(found, blamed=[blamed], findings=(finding,), first=blamed)
+    return attrs.evolve(search, blamed=[blamed], findings=(finding,), first=blamed)
 
 
 def _group(blamed: Blamed, ours: Graph) -> Sequence[int]:
@@ -448,10 +450,13 @@ def _suspects(node: Node, state: State, ours: Graph) -> Iterator[Node]:
         return any(not state.has(peer) and all(map(state.has, peer.instance.inputs)) for peer in _peers(node, ours))
 
     near = [*_near(node)]
-    names = {each.instance.name for each in near}
+    names = {candidate.instance.name for candidate in near}
     far = islice(_behind(node, lambda _: True), LIMITS.rerun_steps)
     yield from near
-    yield from islice((each for each in far if each.instance.name not in names and begins(each)), LIMITS.steps_to_sums)
+    yield from islice(
+        (candidate for candidate in far if candidate.instance.name not in names and begins(candidate)),
+        LIMITS.steps_to_sums,
+    )
 
 
 def _near(node: Node) -> Iterator[Node]:

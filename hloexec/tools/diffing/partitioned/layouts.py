@@ -72,14 +72,14 @@ def tile_shape(shape: Sequence[int], layout: Layout) -> tuple[int, ...] | None:
 
 def tile_of(shape: Sequence[int], layout: Layout, device: int) -> tuple[slice, ...]:
     """Where in an array the tile of a device lies; nothing if it is whole."""
-    found: list[slice] = []
+    slices: list[slice] = []
     if is_whole(layout):
         return ()
     for size, division in zip(shape, layout, strict=True):
         part = size if division is None else size // division.parts
         start = 0 if division is None else part * division.places[device]
-        found.append(slice(start, start + part))
-    return tuple(found)
+        slices.append(slice(start, start + part))
+    return tuple(slices)
 
 
 def part_of(array: Array, place: tuple[slice, ...]) -> Array:
@@ -89,17 +89,17 @@ def part_of(array: Array, place: tuple[slice, ...]) -> Array:
 
 def divisions_of(before: Module, after: Module, topology: Topology) -> list[Division]:
     """Those that occur in the shardings of either module, and those along two of them at once."""
-    found: dict[Division, None] = {}
+    divisions: dict[Division, None] = {}
     for module in (before, after):
         for sharding in _shardings(module):
-            found.update(dict.fromkeys(filter(None, _divisions(sharding, topology))))
-    single = sorted(found, key=lambda entry: entry.parts)
+            divisions.update(dict.fromkeys(filter(None, _divisions(sharding, topology))))
+    single = sorted(divisions, key=lambda entry: entry.parts)
     for first, second in permutations(single, 2):
         if are_independent((first, second)):
             both = zip(first.places, second.places, strict=True)
             combined = tuple(one * second.parts + other for one, other in both)
-            found[Division(first.parts * second.parts, combined)] = None
-    return list(found)[: LIMITS.divisions]
+            divisions[Division(first.parts * second.parts, combined)] = None
+    return list(divisions)[: LIMITS.divisions]
 
 
 def _shardings(module: Module) -> Iterator[TileSharding | NamedSharding]:
@@ -128,19 +128,19 @@ def are_independent(divisions: Collection[Division]) -> bool:
 
 def layouts(shape: Sequence[int], divisions: Sequence[Division], counts: Collection[int]) -> list[Layout]:
     """The layouts in which tiles of an array have one of these numbers of elements, those with few divisions first."""
-    found: list[Layout] = [()]
+    partial_layouts: list[Layout] = [()]
     for size in shape:
         fitting: Iterable[Division | None] = [None, *(entry for entry in divisions if size % entry.parts == 0)]
-        found = [
+        partial_layouts = [
             (*layout, entry)
-            for layout in found
+            for layout in partial_layouts
             for entry in fitting
             if entry is None or are_independent([*filter(None, layout), entry])
         ]
     total = math.prod(shape)
     kept = [
         layout
-        for layout in found
+        for layout in partial_layouts
         if not is_whole(layout) and total // math.prod(entry.parts for entry in layout if entry) in counts
     ]
     return sorted(kept, key=lambda layout: len([*filter(None, layout)]))[: LIMITS.layouts]
@@ -223,9 +223,13 @@ class Dependence:
         other = _changed(operands[operand])
         other[part] = operands[operand][part]
         changed[operand] = other
-        found = self.evaluate(changed)
+        changed_result = self.evaluate(changed)
         where = _part(result.shape, of, parts, place)
-        return found is not None and found.shape == result.shape and is_near(found[where], result[where])
+        return (
+            changed_result is not None
+            and changed_result.shape == result.shape
+            and is_near(changed_result[where], result[where])
+        )
 
     def sum_over(self, operand: int, axis: int, parts: int) -> Sum | None:
         """How the results for parts of an operand along an axis combine to the whole result; None where they do not."""
@@ -244,13 +248,13 @@ class Dependence:
         for way in _SUMS:
             total: Array | None = None
             for place in range(parts):
-                given = list(operands)
+                masked_operands = list(operands)
                 part = _part(dimensions, axis, parts, place)
-                given[operand] = masked(operands[operand], part, way)
-                found = self.evaluate(given)
-                if found is None:
+                masked_operands[operand] = masked(operands[operand], part, way)
+                part_result = self.evaluate(masked_operands)
+                if part_result is None:
                     return None
-                total = wide(found) if total is None else way.combine(total, wide(found))
+                total = wide(part_result) if total is None else way.combine(total, wide(part_result))
             if total is not None and is_near(total.astype(result.dtype), result):
                 return way
         return None
@@ -261,10 +265,10 @@ class Dependence:
         operands, _ = self._random()
         if way is None or operands is None:
             return []
-        found = []
-        given = list(operands)
-        given[operand] = masked(operands[operand], _part(operands[operand].shape, axis, parts, 0), way)
-        wanted = self.evaluate(given)
+        partners = []
+        masked_operands = list(operands)
+        masked_operands[operand] = masked(operands[operand], _part(operands[operand].shape, axis, parts, 0), way)
+        wanted = self.evaluate(masked_operands)
         for other, array in enumerate(operands):
             if other == operand or self._nodes[other] is None:
                 continue
@@ -275,8 +279,8 @@ class Dependence:
                 both[other] = masked(array, _part(array.shape, place, parts, 0), way)
                 result = self.evaluate(both)
                 if wanted is not None and result is not None and is_near(result, wanted):
-                    found.append((other, place))
-        return found
+                    partners.append((other, place))
+        return partners
 
     def evaluate(self, operands: _Operands) -> Array | None:
         """The first result for other operands."""
@@ -299,15 +303,16 @@ class Dependence:
 
 def masked(array: Array, part: tuple[slice, ...], way: Sum) -> Array:
     """An array with nothing outside of a part that would change a sum."""
-    found = np.full_like(array, way.neutral(array.dtype))
-    found[part] = array[part]
-    return found
+    masked_array = np.full_like(array, way.neutral(array.dtype))
+    masked_array[part] = array[part]
+    return masked_array
 
 
 def _part(dimensions: Sequence[int], axis: int, parts: int, place: int) -> tuple[slice, ...]:
     size = dimensions[axis] // parts
     return tuple(
-        slice(place * size, (place + 1) * size) if each == axis else slice(None) for each in range(len(dimensions))
+        slice(place * size, (place + 1) * size) if dimension == axis else slice(None)
+        for dimension in range(len(dimensions))
     )
 
 

@@ -57,13 +57,13 @@ class Steps:
 
     def run(self, evaluator: Evaluator, values: Values, changes: Mapping[int, Array]) -> Array | None:
         """What they give with some values replaced; None where one of them cannot be run again."""
-        found = dict(changes)
+        arrays_by_number = dict(changes)
         for instance in self.instances:
-            arrays = evaluator.results(instance, Overlay(values, found))
+            arrays = evaluator.results(instance, Overlay(values, arrays_by_number))
             if arrays is None:
                 return None
-            found |= {node.number: array for node, array in zip(instance.results, arrays, strict=True)}
-        return found[self.result.number]
+            arrays_by_number |= {node.number: array for node, array in zip(instance.results, arrays, strict=True)}
+        return arrays_by_number[self.result.number]
 
 
 def steps_from(node: Node, is_end: Callable[[Node], bool], passed: Collection[tuple[str, str]]) -> Steps | None:
@@ -72,19 +72,19 @@ def steps_from(node: Node, is_end: Callable[[Node], bool], passed: Collection[tu
     Instructions in `passed` do not give parts.
     """
     ends: dict[int, Node] = {}
-    found = {node.instance.number: node.instance}
+    instances = {node.instance.number: node.instance}
     pending = _sources_of(node, is_last=True)
     for current in pending:
         if current.instance.static not in passed and is_end(current):
             ends[current.number] = current
-        elif current.instance.number not in found:
+        elif current.instance.number not in instances:
             sources = _sources_of(current)
-            if len(found) > LIMITS.shard_steps or not (sources or _is_given(current)):
+            if len(instances) > LIMITS.shard_steps or not (sources or _is_given(current)):
                 return None
             if sources:
-                found[current.instance.number] = current.instance
+                instances[current.instance.number] = current.instance
                 pending += sources
-    return Steps(node, tuple(ends.values()), tuple(found[number] for number in sorted(found))) if ends else None
+    return Steps(node, tuple(ends.values()), tuple(instances[number] for number in sorted(instances))) if ends else None
 
 
 def _sources_of(node: Node, is_last: bool = False) -> list[Node]:
@@ -179,14 +179,14 @@ class Starts:
         if not slices:
             return []
         for changes in in_place(steps, parts, values):
-            found = steps.run(self._evaluator, values, changes)
-            if found is None or holds_same(found, theirs.value, in_order=True):
+            result = steps.run(self._evaluator, values, changes)
+            if result is None or holds_same(result, theirs.value, in_order=True):
                 return []
             for instance in slices:
                 for places in _places(instance, values):
                     moved = {**changes, **{node.number: _scalar(place, values[node.number]) for node, place in places}}
-                    found = steps.run(self._evaluator, values, moved)
-                    if found is not None and holds_same(found, theirs.value, in_order=True):
+                    result = steps.run(self._evaluator, values, moved)
+                    if result is not None and holds_same(result, theirs.value, in_order=True):
                         return [(node, place) for node, place in places if int(values[node.number]) != place]
         return []
 
@@ -226,10 +226,10 @@ def _places(instance: Instance, values: Values) -> Iterator[list[tuple[Node, int
     ranges = [range(size - own + 1) for size, own in zip(whole, part, strict=True)]
     if math.prod(map(len, ranges)) <= LIMITS.places:
         for places in product(*ranges):
-            found = dict(zip(starts, places, strict=True))
+            places_by_node = dict(zip(starts, places, strict=True))
             # One node may be the start along several axes.
-            if all(found[node] == place for node, place in zip(starts, places, strict=True)):
-                yield list(found.items())
+            if all(places_by_node[node] == place for node, place in zip(starts, places, strict=True)):
+                yield list(places_by_node.items())
 
 
 def _scalar(number: int, like: Array) -> Array:
@@ -292,9 +292,9 @@ class TiledIndex(Index):
         if is_same and (exchanges(one.instruction) or self._computes(ours, theirs, values)):
             return None
         if is_same or exchanges(one.instruction) or traits_of(one.instruction).moves is not None:
-            found = self._through(ours, theirs, values)
-            if found is not None:
-                return found
+            pairs = self._through(ours, theirs, values)
+            if pairs is not None:
+                return pairs
         return self._of_sizes(one, other, values) if is_same and not _are_alike(one, other) else None
 
     def _computes(self, ours: Node, theirs: Node, values: Values) -> bool:
@@ -308,8 +308,8 @@ class TiledIndex(Index):
         if key not in self._alike:
             pairs = zip(one.inputs, other.inputs, strict=True)
             changes = {node.number: next(arranged(part.value, values[node.number])) for node, part in pairs}
-            found = self._evaluator.results(one, Overlay(values, changes))
-            self._alike[key] = found is None or holds_same(found[ours.leaf], theirs.value)
+            results = self._evaluator.results(one, Overlay(values, changes))
+            self._alike[key] = results is None or holds_same(results[ours.leaf], theirs.value)
         return self._alike[key]
 
     def _of_sizes(self, one: Instance, other: Instance, values: Values) -> list[tuple[Node, Node]] | None:
@@ -394,12 +394,12 @@ class TiledIndex(Index):
 
     def _contents_of(self, part: Node) -> Contents:
         """The numbers of a part, which small ones keep: they are compared many times."""
-        known = self._contents.get(part.number)
-        if known is None:
-            known = contents_of(part.value)
+        contents = self._contents.get(part.number)
+        if contents is None:
+            contents = contents_of(part.value)
             if part.digest.count <= LIMITS.shard_kept:
-                self._contents[part.number] = known
-        return known
+                self._contents[part.number] = contents
+        return contents
 
     def _giving(self, theirs: Node, wholes: Sequence[Node], steps: Steps, values: Values) -> _Parts | None:
         """The parts from which steps give what a value should be; of several, those computed from what `after`
@@ -429,20 +429,22 @@ class TiledIndex(Index):
                 return [parts]
         if way.failures == LIMITS.shard_failures:
             return []
-        found = [(source, parts) for source, parts in sources if self._gives(theirs, steps, parts, values)]
-        if len(found) == 1:
-            way.source = found[0][0]
-        way.failures += not found
-        return [parts for _, parts in found]
+        matches = [(source, parts) for source, parts in sources if self._gives(theirs, steps, parts, values)]
+        if len(matches) == 1:
+            way.source = matches[0][0]
+        way.failures += not matches
+        return [parts for _, parts in matches]
 
     def _sources(self, theirs: Node, wholes: Sequence[Node], steps: Steps) -> Iterator[tuple[_Source, _Parts]]:
         """Parts of whole values, one for each value from which steps begin, of their sizes."""
         for whole in wholes:
             for key in self._parts_like(whole, steps.ends[0]):
                 parts = {node.number: self._tiles.part(whole, key, node.device) for node in steps.ends}
-                known = {number: part for number, part in parts.items() if part is not None and part is not theirs}
-                if len(known) == len(steps.ends):
-                    yield (whole.instance.static, whole.leaf, key), known
+                usable_parts = {
+                    number: part for number, part in parts.items() if part is not None and part is not theirs
+                }
+                if len(usable_parts) == len(steps.ends):
+                    yield (whole.instance.static, whole.leaf, key), usable_parts
 
     def _parts_like(self, whole: Node, like: Node) -> list[Key]:
         """The parts of a value that have the size of another."""
@@ -450,31 +452,31 @@ class TiledIndex(Index):
         if peer is None or peer.digest.family != like.digest.family:
             return []
         count = like.digest.count
-        found: list[Key] = [((), ())] if peer.digest.count == count else []
-        return found + [key for key, part in self._tiles.parts[peer.number].items() if part.digest.count == count]
+        keys: list[Key] = [((), ())] if peer.digest.count == count else []
+        return keys + [key for key, part in self._tiles.parts[peer.number].items() if part.digest.count == count]
 
     def _wholes(self, theirs: Node, is_computed: bool) -> list[Node]:
         """The whole value that one is a part of, others that hold the same numbers, and those that it is computed or,
         further back, moved from."""
         whole, _ = self._tiles.whole_of(theirs)
         digest: Digest = whole.digest
-        found = {} if is_computed else {whole.number: whole}
+        nodes = {} if is_computed else {whole.number: whole}
         if not is_computed:
             equal = self.equal_in_any_order(digest)
             others = (node for node in equal if node.device == whole.device and node.number not in self._tiles.wholes)
-            found |= {node.number: node for node in islice(others, LIMITS.shard_equal)}
+            nodes |= {node.number: node for node in islice(others, LIMITS.shard_equal)}
         pending = [whole]
         for node in pending:
             is_passed = node is whole or traits_of(node.instance.instruction).moves is not None
             if is_passed and len(pending) < LIMITS.shard_equal:
-                pending += [entry for entry in node.instance.inputs if entry.number not in found]
-                found |= {entry.number: entry for entry in node.instance.inputs}
-        return list(found.values())
+                pending += [entry for entry in node.instance.inputs if entry.number not in nodes]
+                nodes |= {entry.number: entry for entry in node.instance.inputs}
+        return list(nodes.values())
 
     def _gives(self, theirs: Node, steps: Steps, parts: _Parts, values: Values) -> bool:
         """Whether steps from parts give what a value should be."""
         return any(
-            (found := steps.run(self._evaluator, values, changes)) is not None and holds_same(found, theirs.value)
+            (result := steps.run(self._evaluator, values, changes)) is not None and holds_same(result, theirs.value)
             for changes in in_place(steps, parts, values)
         )
 

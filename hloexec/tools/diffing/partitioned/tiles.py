@@ -111,15 +111,15 @@ class Tiles:
         results of several devices."""
         devices = self._graph.outputs
         result = self._graph.module.entry.result_shape
-        found = {}
+        spreads = {}
         for device, nodes in devices.items():
             names = (name for name, _ in leaves_of(nested(result, iter([node.value for node in nodes])), "result"))
             for name, node in zip(names, nodes, strict=True):
                 label = str(device) if name == "value" else f"{device}.{name}"
                 whole, (layout, _) = self.whole_of(node)
                 if label in wholes:
-                    found[label] = _part_of(wholes[label], tile_of(whole.shape, layout, device), whole.shape)
-        return found
+                    spreads[label] = _part_of(wholes[label], tile_of(whole.shape, layout, device), whole.shape)
+        return spreads
 
     def whole_of(self, node: Node) -> tuple[Node, Key]:
         """The whole value that a node is a part of, and which part."""
@@ -137,9 +137,9 @@ class Tiles:
         if is_whole(layout):
             return whole
         key: Key = (layout, ())
-        known = self.parts[whole.number].get(key)
-        if known is not None:
-            return known
+        cached = self.parts[whole.number].get(key)
+        if cached is not None:
+            return cached
         place = tile_of(whole.shape, layout, whole.device)
         value, digest = self._array(whole, place)
         operands = self._operands(whole.instance, layout, {})
@@ -196,8 +196,8 @@ class Tiles:
         self, source: Instance, key: Key, operands: Sequence[Sequence[Node]], value: Array
     ) -> tuple[Instruction, Computation]:
         """An instruction in the shapes of tiles, and a computation that has only this one and its operands."""
-        known = (source.static, key)
-        if known not in self._computations:
+        computation_key = (source.static, key)
+        if computation_key not in self._computations:
             shape = source.instruction.shape
             assert isinstance(shape, ArrayShape)
             own = attrs.evolve(source.instruction, shape=ArrayShape(shape.element_type, value.shape))
@@ -208,11 +208,11 @@ class Tiles:
                     operand = attrs.evolve(operand, shape=ArrayShape(operand.shape.element_type, part[0].shape))
                 given.append(operand)
             instructions = (*{operand.name: operand for operand in given}.values(), own)
-            self._computations[known] = (
+            self._computations[computation_key] = (
                 own,
                 Computation(name=source.computation.name, instructions=instructions, root_name=own.name),
             )
-        return self._computations[known]
+        return self._computations[computation_key]
 
     def _array(self, whole: Node, place: tuple[slice, ...]) -> tuple[Array, Digest]:
         key = whole.array, str(place)
@@ -238,21 +238,21 @@ class Tiles:
         whole operands where `after` has none of that size."""
         if not instance.operands or instance.others or len(instance.results) != 1:
             return instance.operands
-        found: list[tuple[Node, ...]] = []
+        operands: list[tuple[Node, ...]] = []
         for place, part in enumerate(instance.operands):
-            given = self._operand_layout(instance, layout, place, summed) if len(part) == 1 else None
+            operand_layout = self._operand_layout(instance, layout, place, summed) if len(part) == 1 else None
             node = part[0] if part else None
-            if node is not None and given is not None and not is_whole(given):
-                found.append((self._operand_tile(node, given),))
+            if node is not None and operand_layout is not None and not is_whole(operand_layout):
+                operands.append((self._operand_tile(node, operand_layout),))
             else:
-                found.append(part)
-        return tuple(found)
+                operands.append(part)
+        return tuple(operands)
 
     def _operand_tile(self, whole: Node, layout: Layout) -> Node:
         """A tile of an operand; one that `after` does not have is cut from the whole."""
-        known = self.parts[whole.number].get((layout, ()))
-        if known is not None:
-            return known
+        cached = self.parts[whole.number].get((layout, ()))
+        if cached is not None:
+            return cached
         place = tile_of(whole.shape, layout, whole.device)
         value, digest = self._array(whole, place)
         return self._add(whole, (layout, ()), whole.instance.operands, value, digest, place)
@@ -262,31 +262,31 @@ class Tiles:
     ) -> Layout:
         dependence = self._dependence(instance)
         divided = [(axis, division) for axis, division in enumerate(layout) if division is not None]
-        found: list[Division | None] = []
+        divisions: list[Division | None] = []
         for axis in range(len(dependence.shape_of(place) or ())):
             fitting = (division for of, division in divided if dependence.suffices(place, axis, of, division.parts))
-            found.append(summed.get((place, axis)) or next(fitting, None))
-        return tuple(found)
+            divisions.append(summed.get((place, axis)) or next(fitting, None))
+        return tuple(divisions)
 
     def _sums_of(self, instance: Instance) -> list[Key]:
         """The parts of sums that `after` may have of an instruction's result; on all devices the same."""
         if not instance.operands or len(instance.operands[0]) != 1 or instance.is_movement:
             return []
         operand = instance.operands[0][0]
-        given = tuple(layout for layout, summed in self.parts[operand.number] if not summed)
-        known = (instance.static, given)
-        if known not in self._sum_keys:
-            self._sum_keys[known] = [*islice(self._possible_sums(instance, given), LIMITS.partial_sums)]
-        return self._sum_keys[known]
+        layouts = tuple(layout for layout, summed in self.parts[operand.number] if not summed)
+        sum_key = (instance.static, layouts)
+        if sum_key not in self._sum_keys:
+            self._sum_keys[sum_key] = [*islice(self._possible_sums(instance, layouts), LIMITS.partial_sums)]
+        return self._sum_keys[sum_key]
 
-    def _possible_sums(self, instance: Instance, given: Sequence[Layout]) -> Iterator[Key]:
-        """`given` are the layouts of the first operand's tiles."""
+    def _possible_sums(self, instance: Instance, layouts: Sequence[Layout]) -> Iterator[Key]:
+        """`layouts` are the layouts of the first operand's tiles."""
         node = instance.results[0]
         dependence = self._dependence(instance)
         results: list[Layout] = [(None,) * len(node.shape), *self._layouts_of(node)]
         shapes = ((layout, tile_shape(node.shape, layout)) for layout in results)
         fitting = [layout for layout, shape in shapes if shape is not None and math.prod(shape) in self._counts]
-        for operand_layout, layout in product(given, fitting):
+        for operand_layout, layout in product(layouts, fitting):
             key = self._sum_key(dependence, operand_layout, layout)
             if key is not None:
                 yield layout, key
@@ -296,7 +296,7 @@ class Tiles:
     ) -> tuple[tuple[int, int, Division], ...] | None:
         """Along which axes a tile of the first operand is a part of a sum that gives a tile of the result; None where
         it is none, or another tile is needed."""
-        found = []
+        axes = []
         for axis, division in enumerate(given):
             of = next((of for of, size in enumerate(layout) if self._fits(dependence, axis, of, division, size)), None)
             if of is not None and layout[of] != division:
@@ -304,9 +304,9 @@ class Tiles:
             if of is None and division is not None:
                 if dependence.sum_over(0, axis, division.parts) is None:
                     return None
-                found.append((0, axis, division))
-        is_whole_sum = not found or not are_independent([*filter(None, layout), *(entry for *_, entry in found)])
-        return None if is_whole_sum else tuple(found)
+                axes.append((0, axis, division))
+        is_whole_sum = not axes or not are_independent([*filter(None, layout), *(entry for *_, entry in axes)])
+        return None if is_whole_sum else tuple(axes)
 
     @staticmethod
     def _fits(dependence: Dependence, axis: int, of: int, ours: Division | None, theirs: Division | None) -> bool:
@@ -331,24 +331,24 @@ class Tiles:
     def _sum(self, instance: Instance, key: Key) -> Array | None:
         """A part of a sum for the whole result."""
         axes = key[1]
-        given = [node for part in instance.operands for node in part]
+        operand_nodes = [node for part in instance.operands for node in part]
         places = tuple(division.places[instance.device] for *_, division in axes)
-        known = (
+        sum_key = (
             instance.static,
-            tuple(node.array for node in given),
+            tuple(node.array for node in operand_nodes),
             tuple((o, a, d.parts) for o, a, d in axes),
             places,
         )
-        if known not in self._sums:
+        if sum_key not in self._sums:
             dependence = self._dependence(instance)
-            arrays = [node.value for node in given]
+            arrays = [node.value for node in operand_nodes]
             for operand, axis, division in axes:
                 way = dependence.sum_over(operand, axis, division.parts)
-                layout = tuple(division if each == axis else None for each in range(arrays[operand].ndim))
+                layout = tuple(division if position == axis else None for position in range(arrays[operand].ndim))
                 assert way is not None
                 arrays[operand] = masked(arrays[operand], tile_of(arrays[operand].shape, layout, instance.device), way)
-            self._sums[known] = dependence.evaluate(arrays)
-        return self._sums[known]
+            self._sums[sum_key] = dependence.evaluate(arrays)
+        return self._sums[sum_key]
 
 
 def _part_of(spread: Spread, place: tuple[slice, ...], shape: tuple[int, ...]) -> Spread:
@@ -385,7 +385,7 @@ class Partitioning(Correspondence):
             )
         wholes = [leaf for leaf in flat(tuple(values[0])) if leaf is not TOKEN]
         shards: dict[Any, Array] = {}
-        found = []
+        inputs = []
         for device in range(self.topology.count):
             leaves = []
             for number, (whole, layout) in enumerate(zip(wholes, self.parameters, strict=True)):
@@ -395,8 +395,8 @@ class Partitioning(Correspondence):
                     whole = shards.setdefault((number, str(place)), np.ascontiguousarray(whole[place]))
                 leaves.append(whole)
             rest: Iterator[Any] = iter(leaves)
-            found.append([nested(shape, rest) for shape in self.after.entry.parameter_shapes])
-        return found
+            inputs.append([nested(shape, rest) for shape in self.after.entry.parameter_shapes])
+        return inputs
 
     def tiled(self, ours: Graph, theirs: Graph, evaluator: Evaluator) -> Tiles:
         """The tiles of `before`'s values, added to its graph, whose results then are the shards."""
@@ -460,14 +460,20 @@ class _Finding:
     divisions: Sequence[Division]
 
     def of(
-        self, what: str, number: int, whole: ArrayShape, shard: ArrayShape, sharding: _Sharding, is_only: bool = False
+        self,
+        subject: str,
+        number: int,
+        whole: ArrayShape,
+        shard: ArrayShape,
+        sharding: _Sharding,
+        is_only: bool = False,
     ) -> tuple[Layout, ...]:
         """The layouts in which an array has such shards: that of its sharding or, without one, all that are possible;
         InputError where there is none, or not one only."""
         stated = None if sharding is None else layout_of(sharding, whole.rank, self.topology)
         if sharding is not None and stated is not None:
             expected = tile_shape(whole.dimensions, stated)
-            found = [stated] if expected == shard.dimensions else []
+            layouts_of_whole = [stated] if expected == shard.dimensions else []
             why = f"not divided evenly by {sharding_text(sharding)}"
             if expected is not None:
                 why = f"{ArrayShape(whole.element_type, expected)} on each device by {sharding_text(sharding)}"
@@ -475,20 +481,22 @@ class _Finding:
             return ((None,) * whole.rank,)
         else:
             possible = layouts(whole.dimensions, self.divisions, {math.prod(shard.dimensions)})
-            found = [layout for layout in possible if tile_shape(whole.dimensions, layout) == shard.dimensions]
+            layouts_of_whole = [
+                layout for layout in possible if tile_shape(whole.dimensions, layout) == shard.dimensions
+            ]
             why = "without a sharding that says how it is divided"
-        if not found or (is_only and len(found) > 1):
+        if not layouts_of_whole or (is_only and len(layouts_of_whole) > 1):
             raise InputError(
-                f"the modules do not correspond: {what} {number} (counting arrays) is {whole} in {self.before.name}, "
-                f"{why}, but {shard} in {self.after.name}"
+                f"the modules do not correspond: {subject} {number} (counting arrays) is {whole} in "
+                f"{self.before.name}, {why}, but {shard} in {self.after.name}"
             )
-        return tuple(found)
+        return tuple(layouts_of_whole)
 
 
 def _pairs(wholes: Sequence[Shape], shards: Sequence[Shape]) -> list[tuple[ArrayShape, ArrayShape]] | None:
     """The arrays of both sides; None where one cannot be divided into the other."""
     first, second = (flat_arrays(*shapes) for shapes in (wholes, shards))
-    found = []
+    pairs = []
     for whole, shard in zip_longest(first, second):
         if not isinstance(whole, ArrayShape) or not isinstance(shard, ArrayShape):
             return None
@@ -498,19 +506,19 @@ def _pairs(wholes: Sequence[Shape], shards: Sequence[Shape]) -> list[tuple[Array
             return None
         # Layouts in memory do not matter.
         whole, shard = (ArrayShape(entry.element_type, entry.dimensions) for entry in (whole, shard))
-        found.append((whole, shard))
-    return found
+        pairs.append((whole, shard))
+    return pairs
 
 
 def _shardings_of(module: Module) -> list[_Sharding]:
     """The shardings of the arrays among the parameters."""
-    found = []
+    shardings_of_arrays = []
     for parameter in module.entry.parameters:
         sharding = parameter_sharding(module, parameter)
         shardings = leaf_shardings(sharding, parameter.shape, parameter.name)
         leaves = flat_shapes(parameter.shape)
-        found += [entry for entry, leaf in zip(shardings, leaves, strict=True) if leaf.is_array]
-    return found
+        shardings_of_arrays += [entry for entry, leaf in zip(shardings, leaves, strict=True) if leaf.is_array]
+    return shardings_of_arrays
 
 
 def _of_results(module: Module) -> list[_Sharding]:

@@ -104,19 +104,19 @@ def digest_of(array: Array) -> Digest:
 
 def digests_of(arrays: Sequence[Array]) -> list[Digest]:
     """The digests of several arrays; those of small ones are found together, in less time."""
-    found: dict[int, Digest] = {}
+    digests: dict[int, Digest] = {}
     alike: dict[np.dtype[Any], list[int]] = defaultdict(list)
     for place, array in enumerate(arrays):
         if 0 < array.size <= _FEW and array.dtype.kind != "c":
             alike[array.dtype].append(place)
         else:
-            found[place] = digest_of(array)
+            digests[place] = digest_of(array)
     for places in alike.values():
         most = _BLOCK // (1 + max(arrays[place].size for place in places))
         for start in range(0, len(places), most):
             some = places[start : start + most]
-            found.update(zip(some, _digests_together([arrays[place] for place in some]), strict=True))
-    return [found[place] for place in range(len(arrays))]
+            digests.update(zip(some, _digests_together([arrays[place] for place in some]), strict=True))
+    return [digests[place] for place in range(len(arrays))]
 
 
 def _digests_together(arrays: Sequence[Array]) -> Iterator[Digest]:
@@ -421,19 +421,19 @@ class Arrays:
     def __getitem__(self, number: int) -> Array:
         place, layout = self._place[number], self._layouts[self._layout[number]]
         if place >= 0:
-            found = np.ndarray(
+            array = np.ndarray(
                 layout.shape, layout.dtype, self._chunks[place // _CHUNK], place % _CHUNK, layout.strides
             )
         elif place == _WHOLE:
             return self._whole[number]
         else:
-            known = self._shown[1]() if self._shown is not None and self._shown[0] == number else None
-            if known is not None:
-                return known
-            found = self._together(number).copy(order="K")
-            self._shown = (number, weakref.ref(found))
-        found.flags.writeable = False
-        return found
+            recent_array = self._shown[1]() if self._shown is not None and self._shown[0] == number else None
+            if recent_array is not None:
+                return recent_array
+            array = self._together(number).copy(order="K")
+            self._shown = (number, weakref.ref(array))
+        array.flags.writeable = False
+        return array
 
     def shape(self, number: int) -> tuple[int, ...]:
         return self._layouts[self._layout[number]].shape
@@ -465,17 +465,19 @@ class Arrays:
         return self._digests
 
     def _make_digests(self) -> None:
-        for number, digest in zip(self._to_come, digests_of([self[each] for each in self._to_come]), strict=True):
+        for number, digest in zip(
+            self._to_come, digests_of([self[array_number] for array_number in self._to_come]), strict=True
+        ):
             self._digests[number] = digest
         self._to_come = []
 
     def digest(self, number: int) -> Digest:
-        found = self._known_digests.get(number)
-        if found is None:
+        digest = self._known_digests.get(number)
+        if digest is None:
             if len(self._known_digests) == _RECENT:
                 self._known_digests.clear()
-            found = self._known_digests[number] = self.digests.of(number, *self.size(number))
-        return found
+            digest = self._known_digests[number] = self.digests.of(number, *self.size(number))
+        return digest
 
     def add(self, array: Array, digest: Digest | None = None) -> int:
         """The number of an array; of one that was added a short while ago, the one that it has already. Its digest is
@@ -493,13 +495,13 @@ class Arrays:
         strides = tuple(0 if old == 0 else new for old, new in zip(array.strides, kept.strides, strict=True))
         content = kept.tobytes()
         key = (hash(content), kept.nbytes)
-        known = self._recent.get(key)
-        if known is not None and content == self._packed(known, kept.nbytes):
-            layout = self._layouts[self._layout[known]]
+        recent_number = self._recent.get(key)
+        if recent_number is not None and content == self._packed(recent_number, kept.nbytes):
+            layout = self._layouts[self._layout[recent_number]]
             if (layout.shape, layout.dtype, layout.strides) == (array.shape, array.dtype, strides):
-                return known
+                return recent_number
             if kept.flags.c_contiguous:
-                return self._append(array.shape, array.dtype, strides, self._place[known], digest)
+                return self._append(array.shape, array.dtype, strides, self._place[recent_number], digest)
         if kept.flags.c_contiguous:
             self._recent[key] = len(self)
             if len(self._recent) > _RECENT:
@@ -549,11 +551,11 @@ class Arrays:
         self, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], place: int, digest: Digest | None
     ) -> int:
         layout = _Layout(shape, dtype, strides)
-        known = self._layout_numbers.setdefault(layout, len(self._layouts))
-        if known == len(self._layouts):
+        layout_number = self._layout_numbers.setdefault(layout, len(self._layouts))
+        if layout_number == len(self._layouts):
             self._layouts.append(layout)
             self._sizes.append((math.prod(shape), family_of(dtype)))
-        self._layout.append(known)
+        self._layout.append(layout_number)
         self._place.append(place)
         number = len(self) - 1
         self._digests.append()

@@ -25,7 +25,7 @@ from hloexec.tools.watching.recording import (
 
 
 def watch(
-    found: Diff,
+    result: Diff,
     _: object,
     inputs: Sequence[Sequence[Value]],
     options: Sequence[Options],
@@ -34,16 +34,16 @@ def watch(
 ) -> Watched:
     """Runs both modules, and compares the values that the diff has paired, and what has the same line of HLO."""
     before, after = options[0], options[-1]
-    topologies = [topology_of(module, before.replicas, before.partitions) for module in (found.before, found.after)]
-    if partitioning_of(found.before, found.after, topologies) is not None:
+    topologies = [topology_of(module, before.replicas, before.partitions) for module in (result.before, result.after)]
+    if partitioning_of(result.before, result.after, topologies) is not None:
         return Watched(note="There are no plots of values where one module is partitioned and the other is not.")
-    ours = correspondence_of(found.before, found.after, topologies).inputs_by_device(inputs)
-    pairs, standing = _paired(found)
-    alike = _alike(found, standing)
+    ours = correspondence_of(result.before, result.after, topologies).inputs_by_device(inputs)
+    pairs, standing = _paired(result)
+    alike = _alike(result, standing)
     store = ValueStore({place for place in pairs.values() if place is not None}, alike)
-    run_with(found.before, inputs, before.on(topologies[0]), [store])
+    run_with(result.before, inputs, before.on(topologies[0]), [store])
     recorder = DifferenceRecorder(wanted, pairs, alike, store)
-    run_with(found.after, ours, after.on(topologies[1]), [recorder])
+    run_with(result.after, ours, after.on(topologies[1]), [recorder])
     columns = (
         Column("agrees", "whether diff has found its values in the module before", is_number=False),
         Column("error", f"{ERROR.title}, where it is known what they should be"),
@@ -53,7 +53,7 @@ def watch(
         "Values are compared with their counterparts that diff has found and, where it has found none, with what has "
         "the same line of HLO in the module before. The verdict does not rest on the latter."
     )
-    figures = {key: (standing.get(key, ""), each.error, each.runs) for key, each in recorder.measures.items()}
+    figures = {key: (standing.get(key, ""), measure.error, measure.runs) for key, measure in recorder.measures.items()}
     return of_errors(recorder, columns, figures, note)
 
 
@@ -62,32 +62,32 @@ _ORDER = ("to blame", "otherwise", "rounding", "the same")
 """How an instruction stands, the worst of its runs counting."""
 
 
-def _paired(found: Diff) -> tuple[dict[_Place, _Place | None], dict[Key, str]]:
+def _paired(result: Diff) -> tuple[dict[_Place, _Place | None], dict[Key, str]]:
     """For values of `after`, by path and device, those of `before`, or None where they are the same; and how each
     instruction stands."""
     pairs: dict[_Place, _Place | None] = {}
     standing: dict[Key, str] = {}
-    for pair in found.matches:
+    for pair in result.matches:
         word = "the same" if pair.is_exact else "rounding"
         key = pair.after.computation, pair.after.instruction
         standing[key] = min(standing.get(key, word), word, key=_ORDER.index)
         if pair.is_exact or pair.is_in_order:
             pairs[_place(pair.after)] = None if pair.is_exact else _place(pair.before)
-    for finding in found.findings:
+    for finding in result.findings:
         standing[finding.after.computation, finding.after.instruction] = "to blame"
         if finding.before is not None:
             pairs[_place(finding.after)] = _place(finding.before)
     return pairs, standing
 
 
-def _alike(found: Diff, standing: Mapping[Key, str]) -> set[Key]:
+def _alike(result: Diff, standing: Mapping[Key, str]) -> set[Key]:
     """Instructions of `after` that diff has found no values of, and whose line of HLO stands in `before` as well."""
-    lines = {(each.name, hlo_line(instruction)) for each in found.before for instruction in each}
+    lines = {(computation.name, hlo_line(instruction)) for computation in result.before for instruction in computation}
     return {
-        (each.name, instruction.name)
-        for each in found.after
-        for instruction in each
-        if (each.name, instruction.name) not in standing and (each.name, hlo_line(instruction)) in lines
+        (computation.name, instruction.name)
+        for computation in result.after
+        for instruction in computation
+        if (computation.name, instruction.name) not in standing and (computation.name, hlo_line(instruction)) in lines
     }
 
 

@@ -50,8 +50,8 @@ class Overlay:
     changes: Mapping[int, Array]
 
     def __getitem__(self, number: int, /) -> Array:
-        found = self.changes.get(number)
-        return self.values[number] if found is None else found
+        changed = self.changes.get(number)
+        return self.values[number] if changed is None else changed
 
 
 class Evaluator:
@@ -69,8 +69,8 @@ class Evaluator:
     def results(self, instance: Instance, values: Values, *, rounds: bool = True) -> list[Array] | None:
         """What an instance gives where node n has the value values[n]; None where it cannot be run again. Without
         `rounds`, what moves elements does not round them."""
-        if rounds and (known := self._by_kernel(instance, values)) is not None:
-            return known
+        if rounds and (results := self._by_kernel(instance, values)) is not None:
+            return results
         operands = self._operands(instance)
         topology = self._topology_of(instance)
         values = _of_one_type(instance, {node.number: values[node.number] for node in instance.inputs})
@@ -84,15 +84,15 @@ class Evaluator:
         run = self._runs[key]
         if run is None:
             return None
-        found = self._outputs(run, instance, operands, values)
-        if found is None:
+        outputs = self._outputs(run, instance, operands, values)
+        if outputs is None:
             # A slice that cannot stand alone; what it gave in the whole run is all there is.
             self._runs[key] = None
-        if found is None or type(instance) is Instance:
-            return found
+        if outputs is None or type(instance) is Instance:
+            return outputs
         if instance.cut is not None:
-            found = [np.asarray(found[0][instance.cut])]
-        return found if found[0].shape == instance.results[0].shape else None
+            outputs = [np.asarray(outputs[0][instance.cut])]
+        return outputs if outputs[0].shape == instance.results[0].shape else None
 
     def _by_kernel(self, instance: Instance, values: Values) -> list[Array] | None:
         """What an instance gives by the kernel that it has in the whole run; None where it has none of its own, or on
@@ -100,11 +100,11 @@ class Evaluator:
         kernel, types = self._kernels.get(id(instance.instruction), (None, ()))
         if kernel is None or type(instance) is not Instance or instance.others or instance.is_source:
             return None
-        given = [values[node.number] for part in instance.operands for node in part]
-        if [(array.dtype, array.shape) for array in given] != types:
+        arguments = [values[node.number] for part in instance.operands for node in part]
+        if [(array.dtype, array.shape) for array in arguments] != types:
             return None
         self.work.add(self._cost_of(instance))
-        return _given_by(kernel, given)
+        return _given_by(kernel, arguments)
 
     def _by_own_kernel(self, module: Module, instance: Instance, values: Values) -> list[Array] | None:
         """What the only instruction of a module gives without a plan; None where it takes one, or fails."""
@@ -127,7 +127,7 @@ class Evaluator:
         """The kernels of the whole run by the identities of their instructions, with what their operands have to be."""
         if self._options.numerics.rounding_seed is not None:
             return {}
-        found: dict[int, tuple[Callable[..., Any], list[Any]]] = {}
+        kernels: dict[int, tuple[Callable[..., Any], list[Any]]] = {}
         plans = [plan_of(self._module, self._options, is_observed=True)]
         for plan in plans:
             for step in plan.program:
@@ -135,11 +135,11 @@ class Evaluator:
                 kernel, shapes = step.kernel, [plan.slot_shapes[slot] for slot in (*step.operands, *step.results)]
                 if not isinstance(kernel, InstructionKernel) or kernel.opcode is None:
                     continue
-                if kernel.is_pure and all(isinstance(each, ArrayShape) and not each.is_dynamic for each in shapes):
-                    arrays = [each.array_shape for each in shapes[: len(step.operands)]]
+                if kernel.is_pure and all(isinstance(shape, ArrayShape) and not shape.is_dynamic for shape in shapes):
+                    arrays = [shape.array_shape for shape in shapes[: len(step.operands)]]
                     types = [(array.element_type.storage, array.dimensions) for array in arrays]
-                    found.setdefault(id(step.instruction), (kernel.function, types))
-        return found
+                    kernels.setdefault(id(step.instruction), (kernel.function, types))
+        return kernels
 
     def alone(self, instance: Instance, values: Values) -> Module | None:
         """The module whose entry computes an instance and nothing else; None where it cannot stand alone."""
@@ -165,7 +165,7 @@ class Evaluator:
     def _outputs(self, run: _Run, instance: Instance, operands: _Operands, values: Values) -> list[Array] | None:
         self.work.add(len(operands) * self._cost_of(instance))
         try:
-            outputs = run([_arguments(instance, given, values) for given in operands])
+            outputs = run([_arguments(instance, operand_nodes, values) for operand_nodes in operands])
         except HloError:
             return None
         return arrays_of(outputs[instance.device if instance.others else 0])
@@ -274,14 +274,14 @@ def window_of(instance: Instance, values: Holding) -> Window | None:
     sizes, part = values.of(operand).shape, values.of(update).shape
     if instance.results[0].shape != sizes:
         return None
-    found: Window = entry.window(sizes, part, *(values[start] for start in starts))
-    return found
+    window: Window = entry.window(sizes, part, *(values[start] for start in starts))
+    return window
 
 
 def _arguments(instance: Instance, operands: Sequence[Sequence[Node]], values: Values) -> list[Value]:
     """One value per parameter of the module of an instruction alone."""
-    found: dict[str, Value] = {}
+    arguments: dict[str, Value] = {}
     for name, nodes in zip(instance.instruction.operands, operands, strict=True):
         arrays = iter([values[node.number] for node in nodes])
-        found[name] = nested(instance.computation.by_name[name].shape, arrays)
-    return list(found.values())
+        arguments[name] = nested(instance.computation.by_name[name].shape, arrays)
+    return list(arguments.values())

@@ -74,14 +74,14 @@ def allowed_from_common(
     steps = back.steps_to_common([match.node.number for match in starts.values()], counterpart.number, most)
     if steps is None:
         return np.full(expected.shape, np.inf)
-    known = _errors_of(steps, index, back.first)
+    errors = _errors_of(steps, index, back.first)
     inherited = {
         number: _Error(_arranged(error, match.node, match.value), error.chain)
         for number, match in starts.items()
-        if (error := known.get(back.first(match.node.number))) is not None
+        if (error := errors.get(back.first(match.node.number))) is not None
     }
     sides = [_error_behind(node, state, inherited, *ours)]
-    if (theirs := known.get(back.first(counterpart.number))) is not None:
+    if (theirs := errors.get(back.first(counterpart.number))) is not None:
         sides.append(_Error(_arranged(theirs, counterpart, expected), theirs.chain))
     return _both(sides, min(unit_roundoff(element_type_of(entry.dtype)) for entry in pair), expected.shape)
 
@@ -89,7 +89,7 @@ def allowed_from_common(
 def _both(sides: Sequence[_Error], unit: float, dimensions: tuple[int, ...]) -> Array | None:
     """What the errors of both sides allow together; one that is left out has none."""
     chains = [entry.chain for entry in sides] + [NO_CHAIN] * (2 - len(sides))
-    found = None
+    total = None
     for entry, other in zip(sides, reversed(chains), strict=False):
         if not entry.chain.linear:
             continue
@@ -97,17 +97,17 @@ def _both(sides: Sequence[_Error], unit: float, dimensions: tuple[int, ...]) -> 
         if unit >= LIMITS.narrow_unit or not entry.chain.is_as_fine_as(unit):
             part = min(1.0, relative_bound(other) / relative_bound(entry.chain))
         limit = part * whole(entry.bound).reshape(dimensions)
-        found = limit if found is None else found + limit
-    return found
+        total = limit if total is None else total + limit
+    return total
 
 
 def _starts_of(node: Node, state: State) -> Iterator[tuple[int, Match]]:
     """The nearest nodes behind one of `after` that hold what `before` has, and what they are there."""
-    known = _Known(state)
-    for current, _ in on_the_way(node, known):
+    known_numbers = _Known(state)
+    for current, _ in on_the_way(node, known_numbers):
         for entry in current.instance.inputs:
             match = state.matches[entry.number]
-            if match is not None and entry.number in known:
+            if match is not None and entry.number in known_numbers:
                 yield entry.number, match
 
 
@@ -122,10 +122,10 @@ class _Known:
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
             return False
-        found = self._known.get(number)
-        if found is None:
-            found = self._known[number] = self._holds_theirs(number)
-        return found
+        is_known = self._known.get(number)
+        if is_known is None:
+            is_known = self._known[number] = self._holds_theirs(number)
+        return is_known
 
     def _holds_theirs(self, number: int) -> bool:
         match = self._state.matches[number]
@@ -141,30 +141,30 @@ def _error_behind(
     node: Node, state: State, starts: Mapping[int, _Error], bounds: Bounds, chains: InstructionChains
 ) -> _Error:
     """The error of a node of `after`, where those that it is computed from have some."""
-    found: dict[int, _Error] = {}
+    errors: dict[int, _Error] = {}
     for current, inputs in on_the_way(node, _Known(state)):
-        behind = {entry.number: found[entry.number] for entry in inputs}
+        behind = {entry.number: errors[entry.number] for entry in inputs}
         behind |= {entry.number: starts[entry.number] for entry in current.instance.inputs if entry.number in starts}
         inherited = {number: error.bound for number, error in behind.items()}
         chain = worst(error.chain for error in behind.values()).then(chains.of(current))
-        found[current.number] = _Error(bounds.of(current, state.raw, state.values, inherited), chain)
-    return found[node.number]
+        errors[current.number] = _Error(bounds.of(current, state.raw, state.values, inherited), chain)
+    return errors[node.number]
 
 
 def _errors_of(steps: Sequence[int], index: Index, first: Callable[[int], int]) -> dict[int, _Error]:
     """The errors of nodes of `before`, each behind those that it is computed from; all else has none."""
-    found: dict[int, _Error] = {}
+    errors: dict[int, _Error] = {}
     for number in steps:
         node = index.graph.node(number)
         behind = {
             entry.number: error
             for entry in node.instance.inputs
-            if (error := found.get(first(entry.number))) is not None
+            if (error := errors.get(first(entry.number))) is not None
         }
         inherited = {entry: _shaped(error.bound, index.graph.node(entry).shape) for entry, error in behind.items()}
         chain = worst(error.chain for error in behind.values()).then(index.chains.of(node))
-        found[number] = _Error(index.bound(node, inherited), chain)
-    return found
+        errors[number] = _Error(index.bound(node, inherited), chain)
+    return errors
 
 
 def _shaped(bound: Bound, dimensions: tuple[int, ...]) -> Bound:
@@ -193,10 +193,10 @@ class _Back:
 
     def first(self, number: int) -> int:
         """The first node with the numbers of one; what has the same numbers everywhere has them by accident."""
-        found = self._first.get(number)
-        if found is None:
-            found = self._first[number] = self._index.first_equal(self._graph.node(number))
-        return found
+        first_number = self._first.get(number)
+        if first_number is None:
+            first_number = self._first[number] = self._index.first_equal(self._graph.node(number))
+        return first_number
 
     def steps_to_common(self, ours: Iterable[int], theirs: int, most: int) -> list[int] | None:
         """The nodes that lie between two sides and values from which both are computed, each behind its operands; None
@@ -217,8 +217,8 @@ class _Back:
         """
         sides = set(ours), set(theirs)
         reached: dict[int, _Reached] = {}
-        steps, given = set[int](), set[int]()
-        while different := (sides[0] ^ sides[1]) - given:
+        steps, fixed_numbers = set[int](), set[int]()
+        while different := (sides[0] ^ sides[1]) - fixed_numbers:
             step = last = max(different)
             for number in sorted(sides[0] & sides[1], reverse=True) if replaces_common else ():
                 if number > last and reached.setdefault(number, _Reached(number, self._operands_of)).has(last):
@@ -227,7 +227,7 @@ class _Back:
             if not self._is_computed(step):
                 if not replaces_common:
                     return steps, False
-                given.add(step)
+                fixed_numbers.add(step)
                 continue
             steps.add(step)
             if len(steps) > most:
@@ -244,10 +244,10 @@ class _Back:
 
     def _operands_of(self, number: int) -> list[int]:
         """The first nodes with the numbers of a node's operands that may have an error."""
-        found = self._operands.get(number)
-        if found is None:
-            found = self._operands[number] = self._counted(self._graph.inputs_of(number))
-        return found
+        operands = self._operands.get(number)
+        if operands is None:
+            operands = self._operands[number] = self._counted(self._graph.inputs_of(number))
+        return operands
 
     def _counted(self, numbers: Iterable[int]) -> list[int]:
         nodes = map(self._graph.node, numbers)

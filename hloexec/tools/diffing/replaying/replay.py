@@ -237,7 +237,7 @@ class Replay:
         self,
         base: State,
         first: Instance,
-        given: Given,
+        case: Given,
         keep_going: Callable[[Instance, State, int], bool] = lambda *_: True,
     ) -> State | None:
         """The state in which an instance, and later ones of the same opcode, hold what is given, not what they compute.
@@ -246,7 +246,7 @@ class Replay:
         """
         state = self.adopt(base.copy())
         try:
-            return self._override(state, first, given, keep_going)
+            return self._override(state, first, case, keep_going)
         finally:
             self.adopt(base)
 
@@ -256,7 +256,7 @@ class Replay:
         return state
 
     def _override(
-        self, state: State, first: Instance, given: Given, keep_going: Callable[[Instance, State, int], bool]
+        self, state: State, first: Instance, case: Given, keep_going: Callable[[Instance, State, int], bool]
     ) -> State | None:
         later = self.graph.of_opcode(first.opcode, first.number)
         heap, pending = later, set[int]()
@@ -271,7 +271,7 @@ class Replay:
             was_recorded = [self.is_recorded(state.values, node) for node in nodes]
             if is_pending:
                 self._take(state, number)
-            arrays = given(instance, state)
+            arrays = case(instance, state)
             made_of = self._made_of(state, number) if arrays else frozenset[int]()
             for node, array in arrays.items():
                 self._settle(state, self.graph.node(node), own(array), NO_CHAIN, made_of)
@@ -341,19 +341,19 @@ class Replay:
         stack = [node]
         while True:
             current = stack[-1]
-            found = state.bounds.get(current.number)
-            if found is None:
+            node_bounds = state.bounds.get(current.number)
+            if node_bounds is None:
                 inputs = [entry for entry in current.instance.inputs if self._carried(state, entry.number).linear]
-                known = {entry.number: state.bounds.get(entry.number) for entry in inputs}
-                inherited = {number: bounds for number, bounds in known.items() if bounds is not None}
-                if len(inherited) < len(known):
-                    stack += [entry for entry in inputs if known[entry.number] is None]
+                input_bounds = {entry.number: state.bounds.get(entry.number) for entry in inputs}
+                inherited = {number: bounds for number, bounds in input_bounds.items() if bounds is not None}
+                if len(inherited) < len(input_bounds):
+                    stack += [entry for entry in inputs if input_bounds[entry.number] is None]
                     continue
-                found = self._bounds.of(current, state.raw, state.values, inherited)
-                state.bounds[current.number] = found
+                node_bounds = self._bounds.of(current, state.raw, state.values, inherited)
+                state.bounds[current.number] = node_bounds
             stack.pop()
             if not stack:
-                return whole(found)
+                return whole(node_bounds)
 
     def wrong_outputs(self, state: State, known: Collection[tuple[int, int]] = ()) -> list[tuple[Node, Node]]:
         """The results that differ: the node of `after`, and what `before` has in its place.
@@ -439,19 +439,19 @@ class Replay:
         if match is None:
             state.values[number], state.matches[number] = held, None
             return
-        found = match.held
+        replacement = match.held
         if match.is_exact:
             if match.is_in_order and (match.node.shape, match.node.dtype) == (held.shape, held.dtype):
                 # The same numbers are kept once.
-                found = state.raw[number] = self._recorded(node, match.node.held)
-        elif _holds(held.dtype, found.dtype):
+                replacement = state.raw[number] = self._recorded(node, match.node.held)
+        elif _holds(held.dtype, replacement.dtype):
             # What `after` has not rounded, or not yet, is taken as `before` has rounded it.
-            found = own(found.array().astype(held.dtype))
-            match = attrs.evolve(match, held=found)
-        if found.dtype == held.dtype or (state.takes_roundings_back and _holds(found.dtype, held.dtype)):
-            is_kept = found is held
-            held = self._recorded(node, found)
-            is_taken = is_kept or held is found
+            replacement = own(replacement.array().astype(held.dtype))
+            match = attrs.evolve(match, held=replacement)
+        if replacement.dtype == held.dtype or (state.takes_roundings_back and _holds(replacement.dtype, held.dtype)):
+            is_kept = replacement is held
+            held = self._recorded(node, replacement)
+            is_taken = is_kept or held is replacement
             state.matches.take(number, match.node.number, match.is_in_order, match.is_exact, is_taken)
         else:
             state.matches[number] = match
@@ -459,7 +459,7 @@ class Replay:
         if state.matches.is_known(number):
             # Nothing inherits them.
             state.bounds.pop(number, None)
-        if match.is_in_order and found.dtype == held.dtype:
+        if match.is_in_order and replacement.dtype == held.dtype:
             self.index.note(match.node)
 
     def _rounded(self, state: State, node: Node, held: Held) -> Match | None:
@@ -467,11 +467,16 @@ class Replay:
         inputs = node.instance.inputs
         if len(inputs) != 1 or not state.matches.is_known(inputs[0].number):
             return None
-        known, value = state.matches[inputs[0].number], state.values.of(inputs[0].number)
-        if known is None or not known.is_in_order or value.shape != held.shape or not _holds(value.dtype, held.dtype):
+        operand_match, value = state.matches[inputs[0].number], state.values.of(inputs[0].number)
+        if (
+            operand_match is None
+            or not operand_match.is_in_order
+            or value.shape != held.shape
+            or not _holds(value.dtype, held.dtype)
+        ):
             return None
         is_rounded = is_same(narrow(wide(value.array()), element_type_of(held.dtype)), held.array())
-        return Match(known.node, True, False, value) if is_rounded else None
+        return Match(operand_match.node, True, False, value) if is_rounded else None
 
 
 def _rounds_what_it_moves(instance: Instance) -> bool:
@@ -501,9 +506,9 @@ def match_through_rounding(graph: Graph, state: State) -> None:
     for node in reversed(graph.nodes):
         if state.matches.is_any(node.number) or node.number in outputs or not (using := users[node.number]):
             continue
-        found = [_rounded_by(user, node, state, widened) for user in using]
-        first = found[0]
-        if first is not None and None not in found:
+        matches = [_rounded_by(user, node, state, widened) for user in using]
+        first = matches[0]
+        if first is not None and None not in matches:
             widened[node.number] = attrs.evolve(first, is_exact=False)
     for number, match in widened.items():
         state.matches[number] = match

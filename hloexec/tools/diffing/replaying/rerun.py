@@ -67,15 +67,15 @@ class Rerun:
     def _before_target(self, first: int) -> list[Node]:
         """The nodes that the target is computed from, in data-flow order, behind one of them."""
         if self._steps is None:
-            found = {self._target.number: self._target}
+            nodes = {self._target.number: self._target}
             pending = [self._target]
             most = LIMITS.rerun_steps * len(self._replay.graph.outputs)
             for current in pending:
                 for entry in current.instance.inputs:
-                    if entry.number not in found and not entry.instance.is_source and len(found) < most:
-                        found[entry.number] = entry
+                    if entry.number not in nodes and not entry.instance.is_source and len(nodes) < most:
+                        nodes[entry.number] = entry
                         pending.append(entry)
-            self._steps = [found[number] for number in sorted(found)]
+            self._steps = [nodes[number] for number in sorted(nodes)]
         return [node for node in self._steps if node.number > first]
 
 
@@ -158,13 +158,13 @@ class _Search:
     def ties(self) -> Iterator[Tie]:
         """Those of the run, but for what is decided about values that go another way themselves."""
         graph = self._replay.graph
-        found: set[int] = set()
+        tied_numbers: set[int] = set()
         for instance in _jumping(graph):
             for node in instance.results:
-                if found.isdisjoint(entry.number for entry in instance.inputs):
+                if tied_numbers.isdisjoint(entry.number for entry in instance.inputs):
                     tie = self._from_match(node) or self._from_counterpart(node)
                     if tie is not None:
-                        found.add(node.number)
+                        tied_numbers.add(node.number)
                         yield tie
 
     def _from_match(self, node: Node) -> Tie | None:
@@ -182,14 +182,14 @@ class _Search:
         """Whether `before` has all floats that an instruction takes and, where equal results are easily an accident,
         computes its counterpart from them."""
         floats = [entry for entry in instance.inputs if element_type_of(entry.dtype).is_inexact]
-        known = [self._state.matches[entry.number] for entry in floats]
-        if not known or not all(match is not None and match.is_in_order for match in known):
+        matches = [self._state.matches[entry.number] for entry in floats]
+        if not matches or not all(match is not None and match.is_in_order for match in matches):
             return False
         digest = theirs.digest
         if digest.count >= LIMITS.fewest_flags and digest.family != "pred" and not digest.is_uniform:
             return True
         taken = {entry.digest.in_any_order for entry in theirs.instance.inputs}
-        return all(match is not None and match.node.digest.in_any_order in taken for match in known)
+        return all(match is not None and match.node.digest.in_any_order in taken for match in matches)
 
     def _from_counterpart(self, node: Node) -> Tie | None:
         """What is another value than the one of `before` that one opcode computes from the same operands but for
@@ -210,12 +210,12 @@ class _Search:
     @cached_property
     def _counterparts(self) -> dict[object, list[Node]]:
         """What of `before` decides something and is nowhere in the replay."""
-        found: dict[object, list[Node]] = defaultdict(list)
+        counterparts: dict[object, list[Node]] = defaultdict(list)
         for instance in _jumping(self._replay.index.graph):
             for node in instance.results:
                 if node.number not in self._state.matched:
-                    found[_kind_of(node)].append(node)
-        return found
+                    counterparts[_kind_of(node)].append(node)
+        return counterparts
 
     def _alike(self, ours: Instance, theirs: Instance) -> dict[int, Array] | None:
         """The operands of a counterpart in the place of an instruction's, if they are the same but for roundings."""
@@ -254,7 +254,7 @@ def _jumps(module: Module, computation: Computation, instruction: Instruction) -
     ):
         return True
     called = (module.by_name[name] for name in computation_names(instruction.attributes))
-    return any(_jumps(module, each, inner) for each in called for inner in each)
+    return any(_jumps(module, callee, inner) for callee in called for inner in callee)
 
 
 def _is_inexact(shape: Shape) -> bool:
@@ -291,11 +291,11 @@ class Decided:
 
     def with_further(self, ties: Iterable[Tie]) -> Decided | None:
         """One that lets the elements of further ties go that way, too; None where there are none."""
-        found = dict(self._ties)
+        ties_by_key = dict(self._ties)
         for tie in ties:
-            known = found.get(tie.key)
-            found[tie.key] = tie if known is None else known.joined(tie)
-        further = Decided(found)
+            earlier_tie = ties_by_key.get(tie.key)
+            ties_by_key[tie.key] = tie if earlier_tie is None else earlier_tie.joined(tie)
+        further = Decided(ties_by_key)
         return further if further._count > self._count else None
 
     @property
@@ -305,13 +305,13 @@ class Decided:
     @property
     def notes(self) -> list[str]:
         """What is decided otherwise, by instruction."""
-        found: dict[str, list[Tie]] = defaultdict(list)
+        ties_by_name: dict[str, list[Tie]] = defaultdict(list)
         for tie in self._ties.values():
-            found[tie.instruction.name].append(tie)
+            ties_by_name[tie.instruction.name].append(tie)
         notes = [
             f"%{name}: rounding lets {sum(tie.count for tie in ties)} of {sum(tie.elements.size for tie in ties)} "
             f"elements go either way; the results are compared as if they went as in before"
-            for name, ties in found.items()
+            for name, ties in ties_by_name.items()
         ]
         left = len(notes) - LIMITS.notes_on_ties
         return [*notes[: LIMITS.notes_on_ties], *([f"{left} more instructions decide so"] if left > 0 else [])]
@@ -320,9 +320,9 @@ class Decided:
         """Called by the run."""
         arrays = arrays_of(event.value)
         for device in event.devices:
-            found = [self._decided(event, device, leaf, array) for leaf, array in enumerate(arrays)]
-            if any(new is not old for new, old in zip(found, arrays, strict=True)):
-                return nested(event.instruction.shape, iter(found))
+            new_arrays = [self._decided(event, device, leaf, array) for leaf, array in enumerate(arrays)]
+            if any(new is not old for new, old in zip(new_arrays, arrays, strict=True)):
+                return nested(event.instruction.shape, iter(new_arrays))
         return None
 
     def _decided(self, event: Event, device: int, leaf: int, array: Array) -> Array:

@@ -54,8 +54,17 @@ def widened_module(module: Module, entry: Computation) -> Module:
         for computation in callees_first(module, entry)
     ]
     # Computations that something calls as they are.
-    named = {name for computation in wide for each in computation for name in computation_names(each.attributes)}
-    narrow = {each.name: each for name in named & names for each in callees_first(module, module.by_name[name])}
+    named = {
+        name
+        for computation in wide
+        for instruction in computation
+        for name in computation_names(instruction.attributes)
+    }
+    narrow = {
+        instruction.name: instruction
+        for name in named & names
+        for instruction in callees_first(module, module.by_name[name])
+    }
     return Module(
         name=module.name,
         computations=(*narrow.values(), *wide),
@@ -133,11 +142,11 @@ class _Widening:
     def _as_it_is(self, plain: Instruction, operands: list[str]) -> str:
         """The result in f64 of the instruction as it is, on operands in their types."""
         shapes = [operand.shape for operand in self._computation.operands_of(plain)]
-        given = [
+        narrowed = [
             self._converted(operand, retyped(shape, WIDE), shape)
             for operand, shape in zip(operands, shapes, strict=True)
         ]
-        self._made.append(attrs.evolve(plain, operands=tuple(given)))
+        self._made.append(attrs.evolve(plain, operands=tuple(narrowed)))
         return self._converted(plain.name, plain.shape, retyped(plain.shape, WIDE))
 
     def _converted(self, name: str, shape: Shape, wanted: Shape) -> str:
@@ -156,11 +165,11 @@ class _Widening:
         """The leaves of a value, depth first, taken out of its tuples."""
         if not isinstance(shape, TupleShape):
             return [name]
-        found = []
+        leaves = []
         for number, part in enumerate(shape.elements):
             its = self._make(name, make_element, shape, name, number)
-            found += self._leaves(its, part)
-        return found
+            leaves += self._leaves(its, part)
+        return leaves
 
     def _tupled(self, name: str, leaves: list[str], shape: Shape) -> str:
         """Leaves, depth first, in tuples again; those used are taken from the list."""
@@ -231,11 +240,11 @@ class Switch:
 
     def exchanged(self, members: Mapping[int, Sequence[Array]]) -> dict[int, Any]:
         """The same for a collective. Members that get one array still do."""
-        found: dict[int, Any] = self._function(members)
+        results: dict[int, Any] = self._function(members)
         if self.mode is not Mode.RESULT:
-            return found
-        known = {id(result): _rounded(result, self._types) for result in found.values()}
-        return {member: known[id(result)] for member, result in found.items()}
+            return results
+        rounded_results = {id(result): _rounded(result, self._types) for result in results.values()}
+        return {member: rounded_results[id(result)] for member, result in results.items()}
 
     @cached_property
     def _types(self) -> Types:
@@ -261,8 +270,10 @@ class Switch:
         nothing where both are infinite."""
         if self._own is None or len(operands) != len(self._operand_types):
             return result
-        given = [_narrowed(operand, entry) for operand, entry in zip(operands, self._operand_types, strict=True)]
-        ours, exact = self._own(*given), self._function(*map(wide, given))
+        narrow_operands = [
+            _narrowed(operand, entry) for operand, entry in zip(operands, self._operand_types, strict=True)
+        ]
+        ours, exact = self._own(*narrow_operands), self._function(*map(wide, narrow_operands))
         return _combined(_changed, result, ours, exact)
 
 
@@ -275,7 +286,7 @@ def _combined(function: Kernel, first: Any, *others: Any) -> Any:
     """A function of the leaves of values that are alike."""
     if not isinstance(first, tuple):
         return function(first, *others)
-    return tuple(_combined(function, *each) for each in zip(first, *others, strict=True))
+    return tuple(_combined(function, *parts) for parts in zip(first, *others, strict=True))
 
 
 def _rounded(value: Any, types: Types) -> Any:
@@ -301,7 +312,7 @@ def switches_of(plan: Plan, module: Module, suffix: str, wanted: Collection[Stat
     """Puts a switch into each step of a plan that computes one of these instructions of the original, as far as it
     rounds; by the names of its computation and its instruction there. `suffix` is what the names of the plan's
     computations have behind theirs."""
-    found: dict[Static, list[Switch]] = {}
+    switches: dict[Static, list[Switch]] = {}
     kernels = kernels_of(module)
     for step in _steps(plan):
         home, name = step.scope.computation.name.removesuffix(suffix), step.instruction.name
@@ -319,8 +330,8 @@ def switches_of(plan: Plan, module: Module, suffix: str, wanted: Collection[Stat
             step.kernel, step.function = attrs.evolve(step.kernel, function=switch), switch
         else:
             continue
-        found.setdefault((home, name), []).append(switch)
-    return found
+        switches.setdefault((home, name), []).append(switch)
+    return switches
 
 
 def _steps(plan: Plan) -> list[Step]:
@@ -462,14 +473,18 @@ class WideRuns:
                 for switch in switches:
                     switch.mode, switch.take = Mode.NOTHING, None
 
-    def _energies(self, found: Sequence[Array]) -> Energies:
+    def _energies(self, arrays: Sequence[Array]) -> Energies:
         with np.errstate(all="ignore"):
-            return tuple(summed_squares(wide(ours) - theirs)[1] for ours, theirs in zip(found, self.exact, strict=True))
+            return tuple(
+                summed_squares(wide(ours) - theirs)[1] for ours, theirs in zip(arrays, self.exact, strict=True)
+            )
 
     def _leaves(self, results: Sequence[Value]) -> list[Array]:
         """The leaves of a result that the outputs are, each on the first of its devices."""
-        by_device = {device: dict(leaves(results[device])) for device in {each.devices[0] for each in self._outputs}}
-        found = [by_device[each.devices[0]][each.index] for each in self._outputs]
+        by_device = {
+            device: dict(leaves(results[device])) for device in {output.devices[0] for output in self._outputs}
+        }
+        found = [by_device[output.devices[0]][output.index] for output in self._outputs]
         return [leaf if is_inexact(leaf) else np.zeros(1) for leaf in found]
 
 

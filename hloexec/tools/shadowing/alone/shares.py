@@ -170,7 +170,7 @@ class _Measuring:
         scales = [runs.scale(number) for number in range(len(self._outputs))]
         if not all(map(self._agrees, self._outputs, totals, scales)):
             return Shares(tuple(self._outputs), "in f64 the module decides otherwise", runs.count)
-        candidates, cancellers = (list(filter(runs.can_round, each)) for each in (candidates, cancellers))
+        candidates, cancellers = (list(filter(runs.can_round, entries)) for entries in (candidates, cancellers))
         self._measure(runs, candidates, len(cancellers), stages)
         taken: dict[Static, list[_Cancelled]] = {}
         weighed: set[Static] = set()
@@ -183,10 +183,10 @@ class _Measuring:
             reading = runs.reading(static)
             stages.tick()
             if reading.amplified >= _AMPLIFIED and reading.inherited > 0:
-                inherited = max((each.inherited for each in self._worst_runs(static)), default=0.0)
+                inherited = max((entries.inherited for entries in self._worst_runs(static)), default=0.0)
                 reach = (inherited / reading.inherited) ** 2
-                each = zip(reading.energies, own, totals, strict=True)
-                taken[static] = [_Cancelled.of(*energies, reach) for energies in each]
+                entries = zip(reading.energies, own, totals, strict=True)
+                taken[static] = [_Cancelled.of(*energies, reach) for energies in entries]
         alone = {
             static: max((min(1.0, (e / s) ** 0.5) for e, s in zip(energies, scales, strict=True) if s > 0), default=0.0)
             for group, energies in self._groups.items()
@@ -200,13 +200,13 @@ class _Measuring:
 
     def _candidates(self) -> list[Static]:
         """The instructions that have rounded, those of the largest estimated shares first."""
-        found = [
+        candidates = [
             static
             for static, numbers in self._numbers.items()
             if rounds(self._places[numbers[0]].instruction) and any(map(self._has_added, numbers))
         ]
         return sorted(
-            found,
+            candidates,
             key=lambda static: (
                 -self._estimate(static),
                 -max(map(self._worst_added, self._numbers[static])),
@@ -215,12 +215,12 @@ class _Measuring:
 
     def _possible_cancellers(self) -> list[Static]:
         """Sums and differences of two operands of floats with errors."""
-        found = []
+        cancellers = []
         for static, numbers in self._numbers.items():
             instruction = self._places[numbers[0]].instruction
             if traits_of(instruction).cancels and rounds(instruction) and self._worst_runs(static):
-                found.append(static)
-        return found
+                cancellers.append(static)
+        return cancellers
 
     def _in_order_of_effect(self, cancellers: Sequence[Static]) -> list[Static]:
         """The first of them, by what is estimated to cancel in them and by what they do to the outputs."""
@@ -274,10 +274,10 @@ class _Measuring:
         """Whether the run in f64 says of an output's error what the shadow says."""
         if not output.relative_error or not scale > 0:
             return True
-        found = float(min(1.0, (energy / scale) ** 0.5))
+        measured_error = float(min(1.0, (energy / scale) ** 0.5))
         most = 8 * output.unit
-        return max(found, output.relative_error) <= most or (
-            found <= _AGREE * output.relative_error and output.relative_error <= _AGREE * found
+        return max(measured_error, output.relative_error) <= most or (
+            measured_error <= _AGREE * output.relative_error and output.relative_error <= _AGREE * measured_error
         )
 
     def _shared(self, number: int, taken: Mapping[Static, Sequence[_Cancelled]], weighed: set[Static]) -> LeafError:
@@ -294,16 +294,22 @@ class _Measuring:
         if not total > 0:
             return output
         # What was not run keeps what is estimated of it.
-        known = {*measured, *weighed}
-        rest = {place: share for place, share in output.shares.items() if self._places[place].static not in known}
+        measured_statics = {*measured, *weighed}
+        rest = {
+            place: share for place, share in output.shares.items() if self._places[place].static not in measured_statics
+        }
         left = max(0.0, 1.0 - sum(rest.values()))
         shares = {static: left * energy / total for static, energy in measured.items() if energy > 0}
-        parts = {static: each[number].part for static, each in taken.items() if each[number].part > 0}
-        given = {static for static in shares if static in parts or self._kind(static, output) in _OWN}
-        open_ = sum(shares[static] for static in given)
+        parts = {
+            static: cancellations[number].part
+            for static, cancellations in taken.items()
+            if cancellations[number].part > 0
+        }
+        open_statics = {static for static in shares if static in parts or self._kind(static, output) in _OWN}
+        open_ = sum(shares[static] for static in open_statics)
         cut = min(1.0, sum(parts.values()))
         factor = cut / sum(parts.values()) if parts else 0.0
-        for static in given:
+        for static in open_statics:
             shares[static] *= 1.0 - cut
         for static, part in parts.items():
             shares[static] = shares.get(static, 0.0) + part * factor * open_

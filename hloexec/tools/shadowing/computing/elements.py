@@ -64,7 +64,7 @@ def _exact(kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sha
     ranges = [exact_ranges(operand, shadow) for operand, shadow in zip(operands, shadows, strict=True)]
 
     def exact(start: int, stop: int) -> Array:
-        return np.asarray(kernel(*[each(start, stop) for each in ranges]))
+        return np.asarray(kernel(*[range_of(start, stop) for range_of in ranges]))
 
     return exact
 
@@ -72,7 +72,7 @@ def _exact(kernel: Callable[..., Array], operands: Sequence[Array], shadows: Sha
 def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     """The difference of exact numbers, which are given by ranges of the flat array, from `value`."""
     flat = row_by_row(value)
-    found = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
+    errors = np.empty(flat.size, np.complex64 if flat.dtype.kind == "c" else np.float32)
     energies = np.zeros(max(1, -(-flat.size // PART)))
     seen = [NOWHERE] * -(-flat.size // BLOCK)
     lossy: list[int] = []
@@ -80,7 +80,7 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
     def work(start: int, stop: int) -> None:
         if lossy:
             return
-        block, is_lossy, zeros = narrowed(exact(start, stop), flat[start:stop], found[start:stop])
+        block, is_lossy, zeros = narrowed(exact(start, stop), flat[start:stop], errors[start:stop])
         seen[start // BLOCK] = zeros
         if is_lossy:
             lossy.append(start)
@@ -91,7 +91,7 @@ def differences(exact: Callable[[int, int], Array], value: Array) -> Difference:
         return _whole(exact, flat, value.shape)
     heaviest = int(np.argmax(energies)) * PART
     zeros = first_places((number * BLOCK, places) for number, places in enumerate(seen))
-    return Difference(found.reshape(value.shape), False, float(energies.sum()), heaviest, zeros)
+    return Difference(errors.reshape(value.shape), False, float(energies.sum()), heaviest, zeros)
 
 
 def narrowed(exact: Array, values: Array, out: Array) -> tuple[Array, bool, Array]:
@@ -146,9 +146,9 @@ def difference_of_few(sample: Sample, value: Array) -> Difference:
     if block.dtype == np.float64:
         energy = float(np.vdot(block, block))
         if energy < _NARROW:
-            found = block.astype(np.float32)
-            if np.count_nonzero(found) == np.count_nonzero(block):
-                return Difference(found.reshape(value.shape), False, energy, 0)
+            errors = block.astype(np.float32)
+            if np.count_nonzero(errors) == np.count_nonzero(block):
+                return Difference(errors.reshape(value.shape), False, energy, 0)
     return difference_of(sample.exact, value)
 
 
@@ -158,20 +158,20 @@ _NARROW = 1e70
 
 def _whole(exact: Callable[[int, int], Array], flat: Array, shape: tuple[int, ...]) -> Difference:
     """The same as the numbers themselves."""
-    found = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
+    exacts = np.empty(flat.size, np.complex128 if flat.dtype.kind == "c" else np.float64)
     energies = np.zeros(max(1, -(-flat.size // PART)))
     most = np.finfo(np.float64).max / 4 / max(1, flat.size)
 
     def work(start: int, stop: int) -> None:
-        found[start:stop] = exact(start, stop)
-        difference = np.subtract(found[start:stop], wide(flat[start:stop]))
+        exacts[start:stop] = exact(start, stop)
+        difference = np.subtract(exacts[start:stop], wide(flat[start:stop]))
         if not math.isfinite(energy_in(difference)):
             difference = np.where(np.isfinite(difference), difference, 0)
         _note_energies(energies, difference, start)
 
     in_blocks(work, flat.size, BLOCK)
     np.minimum(energies, most, out=energies)
-    return Difference(found.reshape(shape), True, float(energies.sum()), int(np.argmax(energies)) * PART)
+    return Difference(exacts.reshape(shape), True, float(energies.sum()), int(np.argmax(energies)) * PART)
 
 
 @lru_cache(maxsize=256)
@@ -209,18 +209,18 @@ def either(places: Array, others: Array) -> Array:
 def _distinct(places: Array) -> Array:
     """Places in order, each once."""
     # NumPy's function builds a hash table, which takes it fifty times as long.
-    found: Array = np.sort(places, kind="stable")
-    return np.asarray(found[np.concatenate([[True], found[1:] != found[:-1]])])
+    sorted_places: Array = np.sort(places, kind="stable")
+    return np.asarray(sorted_places[np.concatenate([[True], sorted_places[1:] != sorted_places[:-1]])])
 
 
 def _first(holds: Callable[[slice], Array], size: int, most: int) -> Array:
     """The first places of a flat array where something holds, of which it is asked for a range at a time."""
-    found = NOWHERE
+    places = NOWHERE
     for start in range(0, size, BLOCK):
-        found = np.concatenate([found, start + np.flatnonzero(holds(slice(start, start + BLOCK)))])
-        if found.size >= most:
+        places = np.concatenate([places, start + np.flatnonzero(holds(slice(start, start + BLOCK)))])
+        if places.size >= most:
             break
-    return found[:most]
+    return places[:most]
 
 
 def heaviest_of(errors: Array) -> Array:
@@ -229,11 +229,11 @@ def heaviest_of(errors: Array) -> Array:
 
 
 def _errors(difference: Difference, value: Array, places: Array) -> Array:
-    found = taken(difference.data, places)
+    errors = taken(difference.data, places)
     if difference.is_whole:
-        found = np.subtract(found, wide(taken(value, places)))
-        found = np.where(np.isfinite(found), found, 0)
-    return np.asarray(found, np.complex128 if found.dtype.kind == "c" else np.float64)
+        errors = np.subtract(errors, wide(taken(value, places)))
+        errors = np.where(np.isfinite(errors), errors, 0)
+    return np.asarray(errors, np.complex128 if errors.dtype.kind == "c" else np.float64)
 
 
 def taken(array: Array, places: Array | None) -> Array:
@@ -282,36 +282,36 @@ class Sample:
         places: Array | None,
     ) -> Sample:
         """A sample of an elementwise instruction, by the kernel for f64."""
-        given = [wide(taken(operand, places)) for operand in operands]
+        operands_wide = [wide(taken(operand, places)) for operand in operands]
         exact = [
             None if shadow is None else exact_places(shadow, array, places)
-            for shadow, array in zip(shadows, given, strict=True)
+            for shadow, array in zip(shadows, operands_wide, strict=True)
         ]
-        return cls.of_elements(kernel, given, exact, wide(taken(value, places)))
+        return cls.of_elements(kernel, operands_wide, exact, wide(taken(value, places)))
 
     @classmethod
     def of_elements(
-        cls, kernel: Callable[..., Array], given: Sequence[Array], exact: Sequence[Array | None], found: Array
+        cls, kernel: Callable[..., Array], arrays: Sequence[Array], exact: Sequence[Array | None], array: Array
     ) -> Sample:
         """The same of elements that have been taken, of the operands as they are and without rounding (None where they
         have no error), and of the result."""
-        count = found.size
-        here = _spread_over(kernel(*given), count)
-        if not any(each is not None for each in exact):
+        count = array.size
+        here = _spread_over(kernel(*arrays), count)
+        if not any(operand is not None for operand in exact):
             return cls(
-                found, here, here, found - here, np.zeros(count), tuple(given), tuple(exact), (None,) * len(given)
+                array, here, here, array - here, np.zeros(count), tuple(arrays), tuple(exact), (None,) * len(arrays)
             )
-        known = [theirs if theirs is not None else ours for ours, theirs in zip(given, exact, strict=True)]
-        whole = _spread_over(kernel(*known), count)
-        parts: list[Any] = [None] * len(given)
-        wrong = [number for number, each in enumerate(exact) if each is not None]
+        exact_operands = [theirs if theirs is not None else ours for ours, theirs in zip(arrays, exact, strict=True)]
+        whole = _spread_over(kernel(*exact_operands), count)
+        parts: list[Any] = [None] * len(arrays)
+        wrong = [number for number, operand in enumerate(exact) if operand is not None]
         for number in wrong:
             if len(wrong) == 1:
                 parts[number] = whole - here
             else:
-                replaced = [known[k] if k == number else given[k] for k in range(len(given))]
+                replaced = [exact_operands[k] if k == number else arrays[k] for k in range(len(arrays))]
                 parts[number] = _spread_over(kernel(*replaced), count) - here
-        return cls(found, whole, here, found - here, here - whole, tuple(given), tuple(exact), tuple(parts))
+        return cls(array, whole, here, array - here, here - whole, tuple(arrays), tuple(exact), tuple(parts))
 
 
 def _spread_over(array: Array, count: int) -> Array:

@@ -147,15 +147,15 @@ def _changes(
         data = np.subtract(shadow.data, array) if shadow.is_whole else shadow.data.astype(array.dtype, copy=False)
         data = np.where(np.isfinite(data), data, 0)
         differences[number] = data
-        sizes = [np.abs(each[np.isfinite(each)]).max(initial=0.0) for each in (array, data)]
+        sizes = [np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0) for numbers in (array, data)]
         if sizes[1]:
             reach = min(reach, max(sizes[0], sizes[1]) * _HEADROOM / sizes[1])
     factor = 2.0 ** np.floor(np.log2(max(1.0, reach))) if np.isfinite(reach) else 1.0
-    given = [
+    moved_operands = [
         operand + factor * differences[number] if number in differences else operand
         for number, operand in enumerate(operands)
     ]
-    moved, before = flat(kernel(*given)), flat(kernel(*operands))
+    moved, before = flat(kernel(*moved_operands)), flat(kernel(*operands))
     return [
         np.subtract(ours, theirs) / factor if isinstance(leaf, np.ndarray) and ours.dtype.kind in "fc" else 0.0
         for ours, theirs, leaf in zip(moved, before, leaves, strict=True)
@@ -303,12 +303,12 @@ class Evaluation:
     def _at_once(self, value: Array, operands: Sequence[Array], shadows: Shadows) -> Evaluated:
         sample = self._sample(value, operands, shadows, None) if value.size <= SAMPLE else None
         if sample is not None:
-            found = difference_of_few(sample, value)
+            difference = difference_of_few(sample, value)
         else:
-            found = elementwise(self.exact_kernel, operands, shadows, value)
-        if not found.energy and not found.is_whole:
+            difference = elementwise(self.exact_kernel, operands, shadows, value)
+        if not difference.energy and not difference.is_whole:
             return Evaluated(value, None, None)
-        places = sampled(found, value)
+        places = sampled(difference, value)
         if sample is None:
             sample = self._sample(value, operands, shadows, places)
         its_losses = self._losses(sample, value, shadows)
@@ -317,8 +317,8 @@ class Evaluation:
             mask = sample.absorbed_before
         return Evaluated(
             value,
-            found,
-            its_losses.scaled(found.energy),
+            difference,
+            its_losses.scaled(difference.energy),
             absorbed=None if mask is None else mask.reshape(value.shape),
         )
 
@@ -380,7 +380,7 @@ class Evaluation:
         if combined is not None:
             terms, is_sum = combined
             # Terms that are not the instruction's own operands are whole arrays.
-            its = sample.operands if terms is operands else [wide(taken(each, places)) for each in terms]
+            its = sample.operands if terms is operands else [wide(taken(term, places)) for term in terms]
             sample.absorbed = absorbed(sample.value, its, sample.added, element_type_of(value.dtype), is_sum=is_sum)
 
     def _losses(self, sample: Sample, value: Array, shadows: Shadows) -> Losses:

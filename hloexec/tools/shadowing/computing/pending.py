@@ -103,22 +103,22 @@ class Pending:
         shown most of the error. `out` is filled with the exact numbers."""
         value = self.value()
         assert value is not None
-        found = differences(self.ranges(out), value)
-        if found.is_whole:
-            return found, self._blame_at(value, sampled(found, value))
-        assert found.vanished is not None
-        where = found.heaviest, min(self.size, found.heaviest + PART)
-        return found, self.corrected(value, shadow, found.energy, where, found.vanished)
+        difference = differences(self.ranges(out), value)
+        if difference.is_whole:
+            return difference, self._blame_at(value, sampled(difference, value))
+        assert difference.vanished is not None
+        where = difference.heaviest, min(self.size, difference.heaviest + PART)
+        return difference, self.corrected(value, shadow, difference.energy, where, difference.vanished)
 
     def ranges(self, out: Array | None = None) -> Ranges:
         """The exact numbers, which are not kept; `out` is filled with them."""
         exact = ranges_of([self])
 
         def one(start: int, stop: int) -> Array:
-            found = exact(start, stop)[0]
+            numbers = exact(start, stop)[0]
             if out is not None:
-                out[start:stop] = found
-            return found
+                out[start:stop] = numbers
+            return numbers
 
         return one
 
@@ -131,8 +131,8 @@ class Pending:
             if not (vanished.size and self._hides_zeros(value)):
                 return None
             # The sample tells the rest.
-            found = self._blame_at(value, vanished, is_rare=True)
-            return None if found is None else with_vanished(shadow.blame, found)
+            blame = self._blame_at(value, vanished, is_rare=True)
+            return None if blame is None else with_vanished(shadow.blame, blame)
         start, stop = heaviest
         errors = np.subtract(self.ranges()(start, stop), wide(row_by_row(value)[start:stop]))
         places = start + heaviest_of(errors)
@@ -151,31 +151,35 @@ class Pending:
         exact: dict[int, Array] = {}
         shadows: dict[int, Shadow | None] = {}
         for key, link in _chain([self]).items():
-            given: list[Array] = []
-            known: list[Array | None] = []
+            operand_values: list[Array] = []
+            exact_operands: list[Array | None] = []
             before: list[Shadow | None] = []
             for operand, shadow, earlier in zip(link.operands, link.shadows, link.links, strict=True):
                 if earlier is not None and id(earlier) in values:
-                    given.append(values[id(earlier)])
-                    known.append(exact[id(earlier)])
+                    operand_values.append(values[id(earlier)])
+                    exact_operands.append(exact[id(earlier)])
                     is_settled = shadow is not None and shadow.pending is None
                     before.append(shadow if is_settled else shadows[id(earlier)])
                     continue
                 array = operand if earlier is None else earlier.value()
                 assert array is not None
-                given.append(taken(array, places))
-                known.append(None if shadow is None else exact_places(shadow, wide(given[-1]), places))
+                operand_values.append(taken(array, places))
+                exact_operands.append(
+                    None if shadow is None else exact_places(shadow, wide(operand_values[-1]), places)
+                )
                 before.append(shadow)
             kept = value if link is self else link.value()
             if kept is not None:
                 values[key] = taken(kept, places)
             elif link.own is not None:
-                values[key] = np.asarray(link.own(*given))
+                values[key] = np.asarray(link.own(*operand_values))
             else:
                 return None
             first = link.operands[0] if link.links[0] is None else link.links[0].value()
             noting = Noting.NOTHING if link.is_noted else Noting.COUNTS if is_rare else Noting.ALL
-            exact[key], blame = link.blamed(Elements(values[key], given, known, before, first, places, noting))
+            exact[key], blame = link.blamed(
+                Elements(values[key], operand_values, exact_operands, before, first, places, noting)
+            )
             link.is_noted = True
             shadows[key] = Shadow(None, False, 0.0, 0, blame)
         return blame
@@ -199,23 +203,23 @@ def ranges_of(wanted: Sequence[Pending]) -> Callable[[int, int], list[Array]]:
             uses[-1].append((id(array), id(shadow)))
             leaves[uses[-1][-1]] = array, shadow
     ranges = {key: exact_ranges(array, shadow) for key, (array, shadow) in leaves.items()}
-    keys = [(id(each), 0) for each in wanted]
+    keys = [(id(entry), 0) for entry in wanted]
     seen = set(keys)
     steps = []
-    for link, given in reversed(list(zip(links.values(), uses, strict=True))):
+    for link, operand_keys in reversed(list(zip(links.values(), uses, strict=True))):
         # So that the cache has room for what comes.
-        dead = [key for key in dict.fromkeys(given) if key not in seen]
-        seen.update(given)
-        steps.append((link.kernel, (id(link), 0), given, dead))
+        dead = [key for key in dict.fromkeys(operand_keys) if key not in seen]
+        seen.update(operand_keys)
+        steps.append((link.kernel, (id(link), 0), operand_keys, dead))
     steps.reverse()
 
     def exact(start: int, stop: int) -> list[Array]:
-        known = {key: its(start, stop) for key, its in ranges.items()}
-        for kernel, key, given, dead in steps:
-            known[key] = np.asarray(kernel(*[known[each] for each in given]))
-            for each in dead:
-                del known[each]
-        return [known[key] for key in keys]
+        arrays_by_key = {key: its(start, stop) for key, its in ranges.items()}
+        for kernel, key, operand_keys, dead in steps:
+            arrays_by_key[key] = np.asarray(kernel(*[arrays_by_key[entry] for entry in operand_keys]))
+            for entry in dead:
+                del arrays_by_key[entry]
+        return [arrays_by_key[key] for key in keys]
 
     return exact
 
@@ -223,48 +227,48 @@ def ranges_of(wanted: Sequence[Pending]) -> Callable[[int, int], list[Array]]:
 def together(pendings: Sequence[Pending]) -> list[list[int]]:
     """Which of some pending shadows share something, at most `_TOGETHER` of them, by their numbers."""
     groups: list[tuple[int, set[int], list[int]]] = []
-    for number, each in enumerate(pendings):
+    for number, pending in enumerate(pendings):
         parts: set[int] = set()
-        for link in _chain([each]).values():
+        for link in _chain([pending]).values():
             parts.add(id(link))
             # What is broadcast takes no time.
             parts.update(id(operand) for operand in link.operands if operand is not None and all(operand.strides))
-        for size, known, numbers in groups:
-            if size == each.size and len(numbers) < _TOGETHER and not known.isdisjoint(parts):
-                known |= parts
+        for size, group_parts, numbers in groups:
+            if size == pending.size and len(numbers) < _TOGETHER and not group_parts.isdisjoint(parts):
+                group_parts |= parts
                 numbers.append(number)
                 break
         else:
-            groups.append((each.size, parts, [number]))
+            groups.append((pending.size, parts, [number]))
     return [numbers for _, _, numbers in groups]
 
 
 def _chain(wanted: Sequence[Pending]) -> dict[int, Pending]:
     """What has to be computed, in order; not what has been computed since and still has its value."""
-    found: dict[int, Pending] = {}
-    stack: list[tuple[Pending, bool]] = [(each, False) for each in reversed(wanted)]
+    links: dict[int, Pending] = {}
+    stack: list[tuple[Pending, bool]] = [(pending, False) for pending in reversed(wanted)]
     while stack:
         link, is_known = stack.pop()
-        if id(link) in found:
+        if id(link) in links:
             continue
         if is_known:
-            found[id(link)] = link
+            links[id(link)] = link
             continue
         stack.append((link, True))
         for before, shadow in zip(link.links, link.shadows, strict=True):
             if before is not None and shadow is not None and (shadow.pending is not None or before.value() is None):
                 stack.append((before, False))
-    return found
+    return links
 
 
 def may_wait(value: Array, shadows: Shadows) -> bool:
     """Whether the shadow of an elementwise instruction's result may be computed later."""
     if value.size < _LEAST or value.dtype.kind == "c" or value.dtype.itemsize > 4:
         return False
-    known = [shadow for shadow in shadows if shadow is not None]
-    if any(shadow.pending is None and shadow.is_whole for shadow in known):
+    known_shadows = [shadow for shadow in shadows if shadow is not None]
+    if any(shadow.pending is None and shadow.is_whole for shadow in known_shadows):
         return False
-    return sum(shadow.pending.length for shadow in known if shadow.pending is not None) < _MOST
+    return sum(shadow.pending.length for shadow in known_shadows if shadow.pending is not None) < _MOST
 
 
 def is_finite(value: Array) -> bool:

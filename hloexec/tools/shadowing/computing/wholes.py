@@ -77,38 +77,38 @@ def moved(evaluation: Evaluation, value: object, operands: Sequence[Any], shadow
     """The leaf of what an instruction moves; None where it cannot move differences."""
     if not isinstance(value, np.ndarray):
         return None
-    known = [shadow for shadow in shadows if shadow is not None]
-    if not known:
+    known_shadows = [shadow for shadow in shadows if shadow is not None]
+    if not known_shadows:
         return [Evaluated(value, None, None)]
-    is_whole = any(shadow.is_whole for shadow in known)
+    is_whole = any(shadow.is_whole for shadow in known_shadows)
     is_wide = is_whole or any(
-        shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known
+        shadow.data.dtype.itemsize > 4 * (1 + (shadow.data.dtype.kind == "c")) for shadow in known_shadows
     )
     kernel = evaluation.kernel(WIDE if is_wide else NARROW)
     if kernel is None:
         return None
     is_complex = value.dtype.kind == "c"
     dtype = (np.complex128 if is_complex else np.float64) if is_wide else np.complex64 if is_complex else np.float32
-    given = [
+    arguments = [
         _moving(operand, shadow, dtype, is_whole) if is_inexact(operand) else operand
         for operand, shadow in zip(operands, shadows, strict=True)
     ]
-    data = np.asarray(kernel(*given))
+    data = np.asarray(kernel(*arguments))
     blame = _moved_blame(evaluation, shadows, operands)
-    mask = _moved_mask(evaluation, known) if len(operands) == 1 else None
+    mask = _moved_mask(evaluation, known_shadows) if len(operands) == 1 else None
     if evaluation.traits.keeps_all and evaluation.traits.rearranges and not is_whole:
-        return [Evaluated(value, Difference(data, False, known[0].energy, 0), None, blame, mask)]
+        return [Evaluated(value, Difference(data, False, known_shadows[0].energy, 0), None, blame, mask)]
     return [Evaluated(value, _difference(data, is_whole, value), None, blame, mask)]
 
 
-def _moved_mask(evaluation: Evaluation, known: Sequence[Shadow]) -> Array | None:
-    kernel = None if known[0].absorbed is None else evaluation.kernel(PREDS)
-    return None if kernel is None else np.asarray(kernel(known[0].absorbed))
+def _moved_mask(evaluation: Evaluation, shadows: Sequence[Shadow]) -> Array | None:
+    kernel = None if shadows[0].absorbed is None else evaluation.kernel(PREDS)
+    return None if kernel is None else np.asarray(kernel(shadows[0].absorbed))
 
 
 def _moved_blame(evaluation: Evaluation, shadows: Shadows, operands: Sequence[Any]) -> Blame:
-    known = [shadow for shadow in shadows if shadow is not None]
-    if len(known) < 2 or not evaluation.is_elementwise:
+    known_shadows = [shadow for shadow in shadows if shadow is not None]
+    if len(known_shadows) < 2 or not evaluation.is_elementwise:
         return merged(shadows)
     # A select: of each operand what was chosen.
     kernel = evaluation.kernel(WIDE)
@@ -118,11 +118,11 @@ def _moved_blame(evaluation: Evaluation, shadows: Shadows, operands: Sequence[An
         if shadow is None:
             weights.append(0.0)
             continue
-        given = [
+        arguments = [
             operand if not is_inexact(operand) else _errors_of(operand, shadow if place == number else None)
             for place, operand in enumerate(operands)
         ]
-        weights.append(energy_of(np.asarray(kernel(*given))))
+        weights.append(energy_of(np.asarray(kernel(*arguments))))
     return merged(shadows, weights)
 
 
@@ -131,16 +131,16 @@ def reordered(
 ) -> list[Evaluated] | None:
     """The leaves of what an instruction sorts."""
     dimension, places = evaluation.order(SAME)(*operands)
-    found = []
+    results = []
     for leaf, shadow in zip(flat(value), [*shadows, None], strict=False):
         if not is_inexact(leaf):
             continue
         if shadow is None:
-            found.append(Evaluated(leaf, None, None))
+            results.append(Evaluated(leaf, None, None))
             continue
         data = np.take_along_axis(shadow.data, places, dimension)
-        found.append(Evaluated(leaf, _difference(data, shadow.is_whole, leaf), None, merged([shadow])))
-    return found
+        results.append(Evaluated(leaf, _difference(data, shadow.is_whole, leaf), None, merged([shadow])))
+    return results
 
 
 def order_changes(evaluation: Evaluation, operands: Sequence[Any], shadows: Shadows) -> int:
@@ -151,7 +151,7 @@ def order_changes(evaluation: Evaluation, operands: Sequence[Any], shadows: Shad
         _, others = evaluation.order(WIDE)(*exact)
     except ValueError:
         # A comparator that reads bits takes no other floats.
-        rounded = (each.astype(operand.dtype) for each, operand in zip(exact, operands, strict=True))
+        rounded = (exact_operand.astype(operand.dtype) for exact_operand, operand in zip(exact, operands, strict=True))
         _, others = evaluation.order(SAME)(*rounded)
     return int(np.count_nonzero(places != others))
 
@@ -261,8 +261,8 @@ def whole(
             sample = _compared(leaf, theirs, here[number], sampled(difference, leaf))
         if evaluation.accumulates and cut is None:
             where = places if sample.value.size < leaf.size else None
-            given = wide(taken(operands[number], where))
-            sample.absorbed = absorbed(sample.value, [given], sample.added, element_type_of(leaf.dtype), is_sum=False)
+            operand = wide(taken(operands[number], where))
+            sample.absorbed = absorbed(sample.value, [operand], sample.added, element_type_of(leaf.dtype), is_sum=False)
         its = losses(sample, element_type_of(leaf.dtype), evaluation.traits)
         weights, lost = operand_weights(kernel, operands, shadows, number, here[number], cut)
         its = attrs.evolve(its, weights=weights, lost_weights=lost)
@@ -274,12 +274,12 @@ def whole(
     return list(filter(_is_plausible, found))
 
 
-def _note_steps(evaluation: Evaluation, operands: Sequence[Any], found: Sequence[Evaluated]) -> None:
+def _note_steps(evaluation: Evaluation, operands: Sequence[Any], leaves: Sequence[Evaluated]) -> None:
     """Say what of the errors was absorbed in steps of the instruction's own, if they are more than usual roundings."""
     large = []
-    for number, each in enumerate(found):
-        its = each.losses
-        usual = _USUAL_ROUNDINGS * unit_roundoff(element_type_of(each.value.dtype))
+    for number, leaf in enumerate(leaves):
+        its = leaf.losses
+        usual = _USUAL_ROUNDINGS * unit_roundoff(element_type_of(leaf.value.dtype))
         if its is not None and its.added > usual**2 * its.scale:
             large.append((number, its))
     if not large or not computation_names(evaluation.instruction.attributes):
@@ -308,7 +308,7 @@ def _piecewise(
     first, shadow = operands[0], shadows[0]
     exact_part = _Pieces(first, shadow, dimension, keeps=True)
     rest = exact_operands(operands[1:], shadows[1:])
-    found = np.empty(value.shape, np.float32)
+    result = np.empty(value.shape, np.float32)
     size = first.shape[dimension]
     step = max(min(_ROWS, -(-size // _FEWEST)), -(-size // _PIECES), _PIECE * size // max(first.size, value.size))
     seen = [(0.0, False, NOWHERE)] * -(-size // step)
@@ -322,7 +322,7 @@ def _piecewise(
         if exact.dtype != np.float64 or exact.shape != its.shape:
             seen[start // step] = 0.0, True, NOWHERE
             return
-        block, is_lossy, vanished = narrowed(exact, its, _cut(found, (result_dimension, where)))
+        block, is_lossy, vanished = narrowed(exact, its, _cut(result, (result_dimension, where)))
         seen[start // step] = energy_in(block), is_lossy, vanished
 
     in_blocks(work, size, step)
@@ -330,7 +330,7 @@ def _piecewise(
     if any(are_lossy):
         return None
     energy = float(sum(energies))
-    difference = Difference(found, False, energy, 0)
+    difference = Difference(result, False, energy, 0)
     if not energy:
         return [Evaluated(value, None, None)]
     where = _sparse(size)
@@ -338,7 +338,7 @@ def _piecewise(
     part, cut = _cut(first, (dimension, where)), (result_dimension, where)
     here = np.asarray(kernel(wide_operand(part), *plain))
     ours = _cut(value, cut)
-    theirs = np.add(ours, _cut(found, cut), dtype=np.float64) if any(shadows) else here
+    theirs = np.add(ours, _cut(result, cut), dtype=np.float64) if any(shadows) else here
     sample = _compared(ours, theirs, here, spread(ours.size) if ours.size > _LARGE else None)
     if not _shows(sample, difference, value.size):
         # Most of the error is elsewhere.
@@ -400,14 +400,14 @@ class _Pieces:
 
     def _computed(self, start: int, stop: int) -> Array:
         length = self._array.size // self._array.shape[0]
-        found = np.empty((stop - start, *self._array.shape[1:]))
-        out, origin = found.reshape(-1), start * length
+        pieces = np.empty((stop - start, *self._array.shape[1:]))
+        out, origin = pieces.reshape(-1), start * length
         for first in range(origin, stop * length, BLOCK):
             last = min(first + BLOCK, stop * length)
             out[first - origin : last - origin] = self._ranges(first, last)
             block, vanished = subtracted(out[first - origin : last - origin], self._flat[first:last])
             self._seen[first] = last, energy_in(block), vanished
-        return found
+        return pieces
 
     def are_told(self) -> bool:
         """Whether differences tell all of what is pending, once it has been computed; its shadow then knows its energy,
@@ -442,8 +442,8 @@ def _again(
         return flat(kernel(*map(wide_operand, operands))), None
     dimension, result_dimension, where = pair
     first = _cut(operands[0], (dimension, where))
-    given = [wide_operand(operand) for operand in (first, *operands[1:])]
-    return flat(kernel(*given)), (result_dimension, where)
+    wide = [wide_operand(operand) for operand in (first, *operands[1:])]
+    return flat(kernel(*wide)), (result_dimension, where)
 
 
 def _sliced(evaluation: Evaluation, operands: Sequence[Any]) -> tuple[int, int, slice] | None:
@@ -520,6 +520,6 @@ def _shows(sample: Sample, difference: Difference, size: int) -> bool:
     return energy * size >= SHARE * difference.energy * sample.value.size
 
 
-def _is_plausible(found: Evaluated) -> bool:
+def _is_plausible(evaluated: Evaluated) -> bool:
     """Whether a library call computes in f64 what it computes otherwise, quantities of other types aside."""
-    return found.losses is None or found.losses.added <= 0.1 * found.losses.scale
+    return evaluated.losses is None or evaluated.losses.added <= 0.1 * evaluated.losses.scale

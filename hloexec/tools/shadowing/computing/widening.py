@@ -48,8 +48,8 @@ class Floats:
     complex_: ElementType | None
 
     def of(self, entry: ElementType) -> ElementType:
-        found = self.real if entry.is_floating else self.complex_ if entry.is_complex else None
-        return found or entry
+        wide_type = self.real if entry.is_floating else self.complex_ if entry.is_complex else None
+        return wide_type or entry
 
 
 WIDE = Floats(ELEMENT_TYPES["f64"], ELEMENT_TYPES["c128"])
@@ -143,7 +143,7 @@ class Kernels:
             whole = self._module()
             assert whole is not None
             called = callees_first(whole, whole.by_name[name])
-            computations = tuple(_widened_computation(each, floats) for each in called)
+            computations = tuple(_widened_computation(computation, floats) for computation in called)
             module = Module(name="widened", computations=computations, entry_name=name)
             self._callees[key] = PlanCallee(build(module, module.entry, DEFAULTS))
         return self._callees[key]
@@ -220,9 +220,11 @@ def steps_of(
 
     def watch(name: str) -> Callee:
         callee = kernels.callee(name, SAME)
-        found = _Watched(callee, kernels.callee(name, WIDE), is_stepwise=_is_stepwise(computation, instruction, callee))
-        watched.append(found)
-        return found
+        watched_callee = _Watched(
+            callee, kernels.callee(name, WIDE), is_stepwise=_is_stepwise(computation, instruction, callee)
+        )
+        watched.append(watched_callee)
+        return watched_callee
 
     kernel = kernels.calling(computation, instruction, watch)
     if kernel is None or not watched:
@@ -278,8 +280,8 @@ class _Watched:
         added = np.where(np.isfinite(ours) & np.isfinite(exact), ours - exact, 0.0)
         sizes = np.abs(added)
         is_sum = self._names is not None and UFUNCS.get(self._names[number]) is np.add
-        found = absorbed(ours, terms, added, element_type_of(value.dtype), is_sum=is_sum)
+        mask = absorbed(ours, terms, added, element_type_of(value.dtype), is_sum=is_sum)
         steps.error += float(sizes.sum())
-        if found is not None:
-            steps.absorbed += int(np.count_nonzero(found))
-            steps.error_of_absorbed += float(sizes[found].sum())
+        if mask is not None:
+            steps.absorbed += int(np.count_nonzero(mask))
+            steps.error_of_absorbed += float(sizes[mask].sum())

@@ -78,14 +78,14 @@ def accounts(
             if not (is_finite(sample.value) and is_finite(sample.exact) and _stands_for_all(recording, number, sample)):
                 return None
             sample.absorbed = _absorbed(recording, node, sample)
-    found = _absorbed_by_slot(recording, samples, masks)
+    masks_by_slot = _absorbed_by_slot(recording, samples, masks)
     _complete(units, recording, samples)
     runs = {}
     for number, sample in samples.items():
         node = program.nodes[number]
-        sample.absorbed_before = _before(node, found, rows, recording.wrong.places(node.shape))
+        sample.absorbed_before = _before(node, masks_by_slot, rows, recording.wrong.places(node.shape))
         runs[number] = _runs(recording, number, sample, max(_inherited_unit(node, units), _unit(node)))
-    return runs, found
+    return runs, masks_by_slot
 
 
 def _complete(units: Units, recording: Recording, samples: Mapping[int, Sample]) -> None:
@@ -120,12 +120,12 @@ def _sampled(recording: Recording, number: int) -> Sample:
         ours, theirs, its = value.reshape(-1), exact.reshape(-1), here.reshape(-1)
         return Sample(ours, theirs, its, ours - its, its - theirs)
     size = value.shape[1]
-    given = [_spread(recording.values_of(slot, places), recording.rows, size) for slot in node.operands]
-    known = [
+    operands = [_spread(recording.values_of(slot, places), recording.rows, size) for slot in node.operands]
+    operand_errors = [
         _spread(recording.numbers_of(slot, places), recording.rows, size) if slot in recording.wrong.slots else None
         for slot in node.operands
     ]
-    return Sample.of_elements(node.kernel, given, known, value.reshape(-1))
+    return Sample.of_elements(node.kernel, operands, operand_errors, value.reshape(-1))
 
 
 def _stands_for_all(recording: Recording, number: int, sample: Sample) -> bool:
@@ -133,11 +133,11 @@ def _stands_for_all(recording: Recording, number: int, sample: Sample) -> bool:
     their share of the error in the mean of the iterations."""
     if number not in recording.zeros:
         return True
-    found = _added_up(squares(np.subtract(sample.exact, sample.value)), recording.rows)
+    energies = _added_up(squares(np.subtract(sample.exact, sample.value)), recording.rows)
     expected = _energies(recording, number, sample)
-    if not np.isfinite(expected).all() or ((found == 0) & (expected > 0)).any():
+    if not np.isfinite(expected).all() or ((energies == 0) & (expected > 0)).any():
         return False
-    shares = np.divide(found, expected, out=np.ones(recording.rows), where=expected > 0)
+    shares = np.divide(energies, expected, out=np.ones(recording.rows), where=expected > 0)
     return float(np.minimum(shares, 1.0).mean()) >= SHARE
 
 
@@ -152,14 +152,14 @@ def _inherits(recording: Recording, node: Node) -> bool:
 
 def _absorbed(recording: Recording, node: Node, sample: Sample) -> Array | None:
     if node.kind is Kind.WHOLE and node.shown_operands:
-        given = recording.values_of(node.operands[0], recording.wrong.places(node.shape)).reshape(-1)
-        return absorbed(sample.value, [given], sample.added, node.shape.element_type, is_sum=False)
+        operand = recording.values_of(node.operands[0], recording.wrong.places(node.shape)).reshape(-1)
+        return absorbed(sample.value, [operand], sample.added, node.shape.element_type, is_sum=False)
     absorbing, source = node.evaluation.absorbing, node.evaluation.source
     combined, is_sum = node, absorbing.is_sum
     if not absorbing.combines:
         if source is None or not source.absorbing.is_rounded:
             return None
-        made = (each for each in recording.program.nodes if each.result == node.operands[0])
+        made = (maker for maker in recording.program.nodes if maker.result == node.operands[0])
         combined, is_sum = next(made, node), source.absorbing.is_sum
         if combined.evaluation is not source:
             return None
@@ -180,7 +180,7 @@ def _absorbed_by_slot(
 ) -> dict[int, Array]:
     """Where the errors of slots come from absorption alone: [rows, elements]."""
     program, rows = recording.program, recording.rows
-    found = {
+    masks_by_slot = {
         program.nodes[number].result: sample.absorbed.reshape(rows, -1)
         for number, sample in samples.items()
         if sample.absorbed is not None and number not in recording.zeros
@@ -188,7 +188,7 @@ def _absorbed_by_slot(
     for _ in range(2):
         # What comes from the iteration before is known after the first time.
         for leaf, (ours, theirs, result) in enumerate(program.carried):
-            first, after = masks.get(leaf), found.get(result) if ours != result else None
+            first, after = masks.get(leaf), masks_by_slot.get(result) if ours != result else None
             if first is None and after is None:
                 continue
             size = recording.state[leaf].size
@@ -197,10 +197,10 @@ def _absorbed_by_slot(
                 mask[: 1 if ours != result else rows] = first.reshape(-1)
             if after is not None:
                 mask[1:] = after[:-1]
-            found[ours] = found[theirs] = mask
+            masks_by_slot[ours] = masks_by_slot[theirs] = mask
         for number, node in enumerate(program.nodes):
-            _pass_on(recording, node, samples.get(number), found)
-    return found
+            _pass_on(recording, node, samples.get(number), masks_by_slot)
+    return masks_by_slot
 
 
 def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dict[int, Array]) -> None:
@@ -221,14 +221,14 @@ def _pass_on(recording: Recording, node: Node, sample: Sample | None, found: dic
 
 def _before(node: Node, masks: Mapping[int, Array], rows: int, places: Array | None) -> Array | None:
     """Where the error of an operand comes from absorption."""
-    known = [slot for slot in node.operands if slot in masks]
-    if node.kind is not Kind.ELEMENTWISE or not known:
+    slots = [slot for slot in node.operands if slot in masks]
+    if node.kind is not Kind.ELEMENTWISE or not slots:
         return None
     size = node.shape.element_count
-    found = np.logical_or.reduce([np.broadcast_to(masks[slot], (rows, size)) for slot in known])
+    mask = np.logical_or.reduce([np.broadcast_to(masks[slot], (rows, size)) for slot in slots])
     if places is not None:
-        found = found[:, places]
-    return np.asarray(found.reshape(-1))
+        mask = mask[:, places]
+    return np.asarray(mask.reshape(-1))
 
 
 def _runs(recording: Recording, number: int, sample: Sample, unit: float) -> Runs:
@@ -385,27 +385,27 @@ def shares_after(recording: Recording, runs: Mapping[int, Runs], before: Mapping
     }
 
 
-def _made(node: Node, runs: Runs, found: Mapping[int, Array], width: int, column: int) -> Array:
+def _made(node: Node, runs: Runs, shares: Mapping[int, Array], width: int, column: int) -> Array:
     """What an instruction adds is its own, as is what it inherits and cancels."""
     own = np.minimum(runs.kinds.get("cancellation", np.zeros(len(runs.added))), runs.inherited)
     total = runs.added + runs.inherited
     result = np.zeros((len(total), width))
     for slot, weight in zip(node.operands, runs.weights, strict=True):
-        if slot in found:
-            result += ((runs.inherited - own) * weight)[:, None] * found[slot]
+        if slot in shares:
+            result += ((runs.inherited - own) * weight)[:, None] * shares[slot]
     result[:, column] += runs.added + own
     return _normal(result * (runs.energy > 0)[:, None])
 
 
-def _moved(recording: Recording, node: Node, found: Mapping[int, Array], width: int) -> Array:
-    known = [place for place, slot in enumerate(node.operands) if slot in found]
-    if len(known) == 1:
-        return found[node.operands[known[0]]]
+def _moved(recording: Recording, node: Node, shares: Mapping[int, Array], width: int) -> Array:
+    places = [place for place, slot in enumerate(node.operands) if slot in shares]
+    if len(places) == 1:
+        return shares[node.operands[places[0]]]
     result = np.zeros((recording.rows, width))
-    for place in known:
+    for place in places:
         slot = node.operands[place]
         energies = _chosen(recording, node, place) if node.is_choice else recording.energies[slot]
-        result += energies[:, None] * found[slot]
+        result += energies[:, None] * shares[slot]
     return _normal(result)
 
 
@@ -414,14 +414,14 @@ def _chosen(recording: Recording, node: Node, place: int) -> Array:
     kernel, places = node.kernel, recording.wrong.places(node.shape)
     size = node.shape.element_count if places is None else places.size
     assert kernel is not None
-    given = []
+    operands = []
     for number, slot in enumerate(node.operands):
         values = recording.values_of(slot, places)
         if values.dtype == np.float64:
             errors = recording.numbers_of(slot, places) - values if number == place else np.zeros((1, 1))
             values = np.where(np.isfinite(errors), errors, 0.0)
-        given.append(np.broadcast_to(values, (recording.rows, size)).reshape(-1))
-    chosen = np.asarray(kernel(*given)).reshape(recording.rows, size)
+        operands.append(np.broadcast_to(values, (recording.rows, size)).reshape(-1))
+    chosen = np.asarray(kernel(*operands)).reshape(recording.rows, size)
     return np.asarray(np.square(chosen).sum(axis=1))
 
 
@@ -449,26 +449,26 @@ def vanished_after(recording: Recording, runs: Mapping[int, Runs], before: Mappi
         if node.result in recording.wrong.slots and (number in making or number not in runs)
     ]
     for row in range(recording.rows):
-        known = handed.copy()
+        elements = handed.copy()
         for node, its, is_accounted in concerned:
-            found = _counts(node, its, row, known) if is_accounted else _joined(node, known)
-            if found:
-                known[node.result] = largest(found)
-        handed = {slot: known[result] for result, its_slots in slots if result in known for slot in its_slots}
+            counts = _counts(node, its, row, elements) if is_accounted else _joined(node, elements)
+            if counts:
+                elements[node.result] = largest(counts)
+        handed = {slot: elements[result] for result, its_slots in slots if result in elements for slot in its_slots}
     return {leaf: handed[ours] for leaf, (ours, _, _) in enumerate(carried) if ours in handed}
 
 
 def _counts(node: Node, runs: Runs | None, row: int, known: Mapping[int, Amounts]) -> Amounts:
     if runs is None:
         return {}
-    found = {node.number: float(runs.vanished[row])} if runs.vanished is not None and runs.vanished[row] else {}
+    shares = {node.number: float(runs.vanished[row])} if runs.vanished is not None and runs.vanished[row] else {}
     if runs.passes is not None and runs.passes[row]:
         for number, slot in enumerate(node.operands):
             counts = known.get(slot)
             if counts:
                 weight = float(runs.passed[number][row]) if runs.passed else 1.0
-                add_shares(found, counts, weight / sum(counts.values()))
-    return found
+                add_shares(shares, counts, weight / sum(counts.values()))
+    return shares
 
 
 def _joined(node: Node, known: Mapping[int, Amounts]) -> Amounts:

@@ -170,10 +170,10 @@ class LoopProgram:
 
     def wrong(self, leaves: frozenset[int], *, is_sampled: bool) -> Wrong:
         """What may have errors where these carried leaves do at the start."""
-        found = self._wrong.get((leaves, is_sampled))
-        if found is None:
-            found = self._wrong[leaves, is_sampled] = self._spread(leaves, is_sampled=is_sampled)
-        return found
+        wrong = self._wrong.get((leaves, is_sampled))
+        if wrong is None:
+            wrong = self._wrong[leaves, is_sampled] = self._spread(leaves, is_sampled=is_sampled)
+        return wrong
 
     def _spread(self, leaves: frozenset[int], *, is_sampled: bool) -> Wrong:
         wrong: set[int] = set()
@@ -231,7 +231,9 @@ def program_of(flow: While, evaluations: Evaluations) -> LoopProgram | None:
     nodes = None if conditions is None else _nodes(flow.body, 0, evaluations)
     if conditions is None or nodes is None:
         return None
-    constants = dict(flow.body.constants) | {offset + slot: each for slot, each in flow.condition.constants.items()}
+    constants = dict(flow.body.constants) | {
+        offset + slot: constant for slot, constant in flow.condition.constants.items()
+    }
     return LoopProgram(
         nodes=(*conditions, *nodes),
         conditions=len(conditions),
@@ -246,19 +248,19 @@ def program_of(flow: While, evaluations: Evaluations) -> LoopProgram | None:
 
 
 def _nodes(plan: Plan, offset: int, evaluations: Evaluations) -> list[Node] | None:
-    known = {*plan.parameters, *plan.constants}
+    slots = {*plan.parameters, *plan.constants}
     if not all(map(_is_simple, plan.slot_shapes)):
         return None
-    found = []
+    nodes = []
     for step in plan.program:
-        if step.flow is Mark.MARK or (step.results and known.issuperset(step.results)):
+        if step.flow is Mark.MARK or (step.results and slots.issuperset(step.results)):
             # What was hoisted out of the loop was looked at in its first iteration.
             continue
         node = None if step.result == NO_SLOT else _node(step, plan, offset, evaluations)
         if node is None:
             return None
-        found.append(node)
-    return found
+        nodes.append(node)
+    return nodes
 
 
 def _is_simple(shape: Leaf) -> bool:
@@ -419,9 +421,9 @@ class Recorder:
             here = taken(self._wholes[number].last, places) if number in self._wholes else theirs
             return Sample(ours, theirs, here, ours - here, here - theirs)
         assert node.kernel is not None
-        given = [wide(taken(values[slot], places)) for slot in node.operands]
-        known = [taken(exact[slot], places) if slot in self._wrong.slots else None for slot in node.operands]
-        return Sample.of_elements(node.kernel, given, known, ours)
+        operands = [wide(taken(values[slot], places)) for slot in node.operands]
+        exact_operands = [taken(exact[slot], places) if slot in self._wrong.slots else None for slot in node.operands]
+        return Sample.of_elements(node.kernel, operands, exact_operands, ours)
 
     @property
     def rows(self) -> int:
@@ -468,8 +470,10 @@ class _Whole:
         kernel, slots = self._node.kernel, self._node.operands
         assert kernel is not None
         operands = [values[slot] for slot in slots]
-        given = [wide(values[slot]) if place in self._wrong else exact[slot] for place, slot in enumerate(slots)]
-        self.last = here = np.asarray(flat(kernel(*given))[0])
+        exact_operands = [
+            wide(values[slot]) if place in self._wrong else exact[slot] for place, slot in enumerate(slots)
+        ]
+        self.last = here = np.asarray(flat(kernel(*exact_operands))[0])
         self.here[row] = taken(here, self._places)
         if self.weights is not None:
             shadows: list[Shadow | None] = [None] * len(operands)
@@ -506,7 +510,7 @@ def recorded(program: LoopProgram, wrong: Wrong, state: Sequence[Array], shadows
         values[ours] = values[theirs] = array
         if ours in wrong.slots or not wrong.asked.isdisjoint((ours, theirs)):
             exact[ours] = exact[theirs] = wide(array) if shadow is None else shadow.exact(array)
-    changing = [each for each in carried if each[0] != each[2]]
+    changing = [entry for entry in carried if entry[0] != entry[2]]
     recorder = Recorder(program, wrong, most)
     stacks = {number: _Stack(program.nodes[number], wrong, values, exact) for number in program.stacks}
     conditions = [_step(node, wrong, None) for node in program.nodes[: program.conditions]]

@@ -70,18 +70,18 @@ def _collective_runs(module: Module, topology: Topology) -> Iterator[tuple[str, 
             where = f"%{instruction.name} in {computation.name}"
             groups = [list(group.values()) for group in groups_of(instruction, topology)]
             pairs = getattr(instruction.attributes, "source_target_pairs", None)
-            found = [runs_of(group) for group in groups]
+            runs_of_groups = [runs_of(group) for group in groups]
             if pairs is not None:
                 sources = runs_of([source for source, _ in sorted(pairs, key=lambda pair: pair[1])])
                 whole = len(pairs) == topology.count and sources is not None
-                yield from ((where, runs) for runs in ([sources] if whole else found) if runs)
+                yield from ((where, runs) for runs in ([sources] if whole else runs_of_groups) if runs)
                 continue
-            if found[0] is None or any(runs != found[0] for runs in found):
+            if runs_of_groups[0] is None or any(runs != runs_of_groups[0] for runs in runs_of_groups):
                 raise InputError(
                     f"the groups of {where} do not lie along axes of a grid of devices, so that there is no part of it "
                     f"to keep: {instruction.attributes.replica_groups.expand()}"
                 )
-            yield where, found[0]
+            yield where, runs_of_groups[0]
 
 
 def _value_runs(values: DeviceValues) -> Iterator[tuple[str, list[Run]]]:
@@ -127,12 +127,12 @@ class DeviceAxes:
     def dimension(self, block: Block, relations: Relations, where: Place) -> int:
         """The dimension that is as long as a block of axes."""
         if block not in self.dimensions:
-            (found,) = relations.new((self.grid.size(block),))
-            self.dimensions[block] = found
-            relations.to_one.add(found)
+            (dimension,) = relations.new((self.grid.size(block),))
+            self.dimensions[block] = dimension
+            relations.to_one.add(dimension)
             if len(block) > 1:
                 parts = [self.dimension((axis,), relations, where) for axis in block]
-                relations.split(found, parts, where)
+                relations.split(dimension, parts, where)
         return self.dimensions[block]
 
     def group(self, instruction: Instruction) -> Block | None:
@@ -168,8 +168,8 @@ def arrangements(
         yield Shorter(grid, Grid(_checked_axes(grid, wanted)))
         return
     choices = [[size, *divisors(size)] if size > 1 else [1] for size in grid.sizes]
-    found = [sizes for sizes in product(*choices) if prod(sizes) == wanted]
-    if not found:
+    fitting = [sizes for sizes in product(*choices) if prod(sizes) == wanted]
+    if not fitting:
         counts = sorted({prod(sizes) for sizes in product(*choices)} - {grid.count}, reverse=True)
         raise InputError(
             f"{grid.count} devices, a grid of {' × '.join(map(str, grid.sizes))}, cannot become {wanted}: "
@@ -180,7 +180,7 @@ def arrangements(
         factors = [before // after for before, after in zip(grid.sizes, sizes, strict=True)]
         return sum(after == 1 < before for before, after in zip(grid.sizes, sizes, strict=True)), max(factors)
 
-    for sizes in sorted(found, key=order):
+    for sizes in sorted(fitting, key=order):
         yield Shorter(grid, Grid(sizes))
 
 
@@ -231,12 +231,12 @@ def device_starts(
     """By operand, the dimension of the axes along which a slice's start index counts."""
     if role_of(instruction) is not Role.KERNEL:
         return {}
-    found = {}
+    dimensions = {}
     for number, name in enumerate(instruction.operands[1:], 1):
         block = axes.counted((computation.name, name))
         if block is not None:
-            found[number] = axes.dimension(block, relations, (computation.name, instruction.name))
-    return found
+            dimensions[number] = axes.dimension(block, relations, (computation.name, instruction.name))
+    return dimensions
 
 
 def relate_devices(
@@ -299,8 +299,8 @@ def _attributes(attributes: Any, shorter: Shorter, where: str) -> Any:
     groups: ReplicaGroups = attributes.replica_groups
     if groups.device_count != shorter.before.count:
         return attributes
-    found = [shorter.renumbered(group) for group in groups.expand()]
-    left = tuple(group for group in found if group)
+    new_groups = [shorter.renumbered(group) for group in groups.expand()]
+    left = tuple(group for group in new_groups if group)
     if groups.groups:
         return attrs.evolve(attributes, replica_groups=ReplicaGroups(left))
     iota = _iota(left, (len(left), len(left[0])))
@@ -314,13 +314,13 @@ def _iota(devices: Any, dimensions: tuple[int, ...]) -> IotaTiles | None:
         return None
     order = sorted(range(len(runs)), key=lambda number: -runs[number][1])
     sizes = tuple(runs[number][0] for number in order) or (1,)
-    found = IotaTiles(dimensions, sizes, tuple(order.index(number) for number in range(len(runs))) or (0,))
-    return found if np.array_equal(found.expand().reshape(-1), np.array(devices).reshape(-1)) else None
+    tiles = IotaTiles(dimensions, sizes, tuple(order.index(number) for number in range(len(runs))) or (0,))
+    return tiles if np.array_equal(tiles.expand().reshape(-1), np.array(devices).reshape(-1)) else None
 
 
 def _sharding(sharding: Sharding, shorter: Shorter, where: str) -> Sharding:
     if isinstance(sharding, TupleSharding):
-        return TupleSharding(tuple(_leaf_sharding(each, shorter, where) for each in sharding.elements))
+        return TupleSharding(tuple(_leaf_sharding(element, shorter, where) for element in sharding.elements))
     return _leaf_sharding(sharding, shorter, where)
 
 
@@ -341,14 +341,14 @@ def _tiled(sharding: TileSharding, shorter: Shorter, where: str) -> TileSharding
     sizes = sharding.tile_dimensions
     devices = sharding.iota.expand().reshape(-1) if sharding.iota is not None else np.array(sharding.devices)
     tiles = devices.reshape(sizes)
-    found = []
+    new_sizes = []
     for axis in range(len(sizes)):
         block = shorter.before.along(np.moveaxis(tiles, axis, -1).reshape(-1, sizes[axis])[0])
         if block is None or tiles.size != shorter.before.count:
             raise InputError(f"the sharding of {where} does not lie along axes of the grid of devices")
-        found.append(shorter.after.size(block))
+        new_sizes.append(shorter.after.size(block))
     left = shorter.renumbered(devices.tolist())
-    dimensions = tuple(found)
+    dimensions = tuple(new_sizes)
     iota = None if sharding.iota is None else _iota(left, dimensions)
     return attrs.evolve(sharding, tile_dimensions=dimensions, devices=() if iota else left, iota=iota)
 
@@ -369,5 +369,5 @@ def _named(sharding: NamedSharding, shorter: Shorter, where: str) -> NamedShardi
         raise InputError(f"the sharding of {where} divides axes of its mesh, which hloexec does not change")
     left = shorter.renumbered(devices.reshape(-1).tolist())
     is_plain = left == tuple(range(len(left)))
-    found = attrs.evolve(mesh, axes=tuple(sizes), device_ids=None if is_plain else left, iota=None)
-    return attrs.evolve(sharding, mesh=found)
+    new_mesh = attrs.evolve(mesh, axes=tuple(sizes), device_ids=None if is_plain else left, iota=None)
+    return attrs.evolve(sharding, mesh=new_mesh)

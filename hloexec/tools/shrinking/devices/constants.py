@@ -85,9 +85,9 @@ class DeviceValues(ForwardAnalysis[Known]):
     def of(
         cls, module: Module, replicas: int, partitions: int, replaced: Mapping[Place, Array] | None = None
     ) -> DeviceValues:
-        found = cls(module, replicas, partitions, replaced or {})
-        found.run(module.entry, ())
-        return found
+        values = cls(module, replicas, partitions, replaced or {})
+        values.run(module.entry, ())
+        return values
 
     @property
     def nothing(self) -> Known:
@@ -126,14 +126,14 @@ class DeviceValues(ForwardAnalysis[Known]):
             return NOTHING
         numbers = self.looked_up(instruction, operands)
         if numbers is None and operands:
-            numbers = computed(instruction, [each.numbers for each in operands])
+            numbers = computed(instruction, [operand.numbers for operand in operands])
         if numbers is not None:
             return self._of_numbers(numbers, place)
         entry = find_opcode(instruction.opcode)
         is_spread = entry is not None and (entry.is_elementwise or bool(traits_of(instruction).moved_operands(1)))
         if shape.element_type.kind is Kind.PRED or role_of(instruction) is not Role.KERNEL or not is_spread:
             return NOTHING
-        return Known(sources=_few(*(source for each in operands for source in each.sources)))
+        return Known(sources=_few(*(source for operand in operands for source in operand.sources)))
 
     def _of_numbers(self, numbers: Array, place: Place) -> Known:
         return Known(numbers=numbers, sources=(place,) if (numbers != numbers[0]).any() else ())
@@ -167,13 +167,13 @@ def computed(instruction: Instruction, given: Sequence[Array | None]) -> Array |
         return None
     count = (operands[0].size,)
     with np.errstate(all="ignore"):
-        found = entry.evaluate(
+        result = entry.evaluate(
             *operands,
             attributes=instruction.attributes,
             shape=ArrayShape(shape.element_type, count),
-            operand_shapes=tuple(ArrayShape(each, count) for each in types),
+            operand_shapes=tuple(ArrayShape(element_type, count) for element_type in types),
         )
-    return np.asarray(found).astype(shape.element_type.storage)
+    return np.asarray(result).astype(shape.element_type.storage)
 
 
 _MOST_CONSTANTS = 8
@@ -196,10 +196,10 @@ class DeviceConstants:
 
     @classmethod
     def of(cls, before: DeviceValues, shorter: Shorter) -> DeviceConstants:
-        found = cls(before, shorter)
+        constants = cls(before, shorter)
         for computation, name in list(before.known):
-            found._fit(before.module.by_name[computation], before.module.by_name[computation].by_name[name])
-        return found
+            constants._fit(before.module.by_name[computation], before.module.by_name[computation].by_name[name])
+        return constants
 
     @property
     def module(self) -> Module:
@@ -235,7 +235,9 @@ class DeviceConstants:
         elif old.dtype != bool:
             own = [(computation.name, name) for name in instruction.operands]
             self.unclear += [
-                each for each in own if each not in self.replaced and next(self._candidates(each), None) is not None
+                own_place
+                for own_place in own
+                if own_place not in self.replaced and next(self._candidates(own_place), None) is not None
             ]
 
     def _fit_table(self, place: Place, operands: Sequence[Known], expected: Array | None) -> None:
@@ -251,12 +253,12 @@ class DeviceConstants:
             raise InputError(
                 f"the table %{table[1]} in {table[0]} lists numbers for all devices that do not count along an axis"
             )
-        found = np.zeros(self.shorter.after.size(counting[0]), array.dtype)
-        found[self.shorter.after.index(counting[0])] = expected
-        if not np.array_equal(self.replaced.get(table, found), found):
+        rows = np.zeros(self.shorter.after.size(counting[0]), array.dtype)
+        rows[self.shorter.after.index(counting[0])] = expected
+        if not np.array_equal(self.replaced.get(table, rows), rows):
             raise InputError(f"the table %{table[1]} in {table[0]} is looked up in different ways")
         self.tables[table] = counting[0]
-        self._replace(table, found)
+        self._replace(table, rows)
 
     def _fit_comparison(self, computation: Computation, instruction: Instruction, operands: Sequence[Known]) -> None:
         """The last index along axes, or their size, follows."""
@@ -292,8 +294,8 @@ class DeviceConstants:
         for chosen in trials:
             for numbers in product(*(list(self._candidates(place)) for place in chosen)):
                 trial = dict(zip(chosen, numbers, strict=True))
-                found = slice_.value(instruction.name, trial)
-                if found is not None and np.array_equal(found.astype(np.int64), expected):
+                result = slice_.value(instruction.name, trial)
+                if result is not None and np.array_equal(result.astype(np.int64), expected):
                     for place, array in trial.items():
                         self._replace(place, array)
                     return
@@ -336,17 +338,17 @@ class _Slice:
 
     def constants(self, name: str) -> list[Place]:
         """The constants of single integers from which an instruction is computed, the nearest first."""
-        found: dict[Place, None] = {}
+        places: dict[Place, None] = {}
         waiting = [name]
-        for each in waiting:
-            instruction = self.computation.by_name[each]
+        for operand_name in waiting:
+            instruction = self.computation.by_name[operand_name]
             if role_of(instruction) is Role.CONSTANT:
                 array = literal_of(instruction)
                 if array is not None and array.size == 1:
-                    found[self.computation.name, each] = None
+                    places[self.computation.name, operand_name] = None
             elif role_of(instruction) is Role.KERNEL:
                 waiting += [operand for operand in instruction.operands if operand not in waiting]
-        return list(found)
+        return list(places)
 
     def value(self, name: str, trial: Mapping[Place, Array]) -> Array | None:
         """The numbers of all devices, with other constants."""
@@ -366,8 +368,8 @@ def with_own_constants(module: Module, values: DeviceValues) -> tuple[Module, Or
     """The module with a copy of a constant for each use but the first, where one of these depends on devices."""
     computations, originals = [], {}
     for computation in module.computations:
-        found, copies = _separated(computation, values)
-        computations.append(found)
+        separated, copies = _separated(computation, values)
+        computations.append(separated)
         if copies:
             originals[computation.name] = copies
     return attrs.evolve(module, computations=tuple(computations)), originals
@@ -391,18 +393,18 @@ def _separated(computation: Computation, values: DeviceValues) -> tuple[Computat
                 operands.append(name)
             used.add(name)
         changed[instruction.name] = attrs.evolve(instruction, operands=tuple(operands))
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     for name, instruction in changed.items():
-        found.append(instruction)
-        found += [attrs.evolve(instruction, name=copy) for copy, original in copies.items() if original == name]
-    return attrs.evolve(computation, instructions=tuple(found)), copies
+        instructions.append(instruction)
+        instructions += [attrs.evolve(instruction, name=copy) for copy, original in copies.items() if original == name]
+    return attrs.evolve(computation, instructions=tuple(instructions)), copies
 
 
 def _fresh(computation: Computation, copies: Mapping[str, str], name: str) -> str:
     number = 1
-    while (found := f"{name}.copy{number}") in computation.by_name or found in copies:
+    while (fresh_name := f"{name}.copy{number}") in computation.by_name or fresh_name in copies:
         number += 1
-    return found
+    return fresh_name
 
 
 def _is_shared(computation: Computation, name: str, values: DeviceValues) -> bool:
@@ -437,9 +439,9 @@ def _merged(computation: Computation, copies: Mapping[str, str]) -> Computation:
         if original is not None:
             key = original, instruction.attributes.literal.value.tobytes()
             names[instruction.name] = firsts.setdefault(key, instruction.name)
-    found = [
+    instructions = [
         rename_operands(instruction, names)
         for instruction in computation.instructions
         if names.get(instruction.name, instruction.name) == instruction.name
     ]
-    return attrs.evolve(computation, instructions=tuple(found))
+    return attrs.evolve(computation, instructions=tuple(instructions))

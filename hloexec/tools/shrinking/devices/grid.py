@@ -32,15 +32,15 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 def runs_of(numbers: Sequence[int] | Numbers) -> list[Run] | None:
     """The runs of which a regular list of numbers consists, major to minor; None where it is not regular."""
     rest = np.asarray(numbers, np.int64)
-    found: list[Run] = []
+    runs: list[Run] = []
     while rest.size > 1:
         step = int(rest[1] - rest[0])
         length = next((size for size in _lengths(rest.size) if _has_runs(rest, size, step)), 0)
         if not length:
             return None
-        found.append((length, step))
+        runs.append((length, step))
         rest = rest[::length]
-    return found[::-1]
+    return runs[::-1]
 
 
 def _lengths(count: int) -> Iterator[int]:
@@ -84,31 +84,31 @@ class Grid:
 
     def index(self, block: Block) -> Numbers:
         """Of each device, its number along a block of axes."""
-        found = np.zeros(self.count, np.int64)
+        index = np.zeros(self.count, np.int64)
         for axis in block:
-            found = found * self.sizes[axis] + np.arange(self.count) // self.stride(axis) % self.sizes[axis]
-        return found
+            index = index * self.sizes[axis] + np.arange(self.count) // self.stride(axis) % self.sizes[axis]
+        return index
 
     def along(self, numbers: Sequence[int] | Numbers) -> Block | None:
         """The axes along which a list of devices runs, each of them as a whole; None where it does not."""
         runs = runs_of(numbers)
         if runs is None:
             return None
-        found: list[int] = []
+        axes: list[int] = []
         for length, step in runs:
             part = [axis for axis in self.every if step <= self.stride(axis) < step * length]
             if step < 1 or not part or self.stride(part[-1]) != step or self.size(tuple(part)) != length:
                 return None
-            found += part
-        return tuple(found)
+            axes += part
+        return tuple(axes)
 
     def weights(self, values: Numbers) -> list[int] | None:
         """Of a value for each device that is a sum of multiples of coordinates, the multiple for each axis."""
-        found = []
+        weights = []
         for axis in self.every:
-            found.append(int(values[self.stride(axis)] - values[0]) if self.sizes[axis] > 1 else 0)
-        total = values[0] + sum(weight * self.index((axis,)) for axis, weight in enumerate(found))
-        return found if np.array_equal(np.broadcast_to(total, values.shape), values) else None
+            weights.append(int(values[self.stride(axis)] - values[0]) if self.sizes[axis] > 1 else 0)
+        total = values[0] + sum(weight * self.index((axis,)) for axis, weight in enumerate(weights))
+        return weights if np.array_equal(np.broadcast_to(total, values.shape), values) else None
 
     def counting(self, values: Numbers) -> tuple[Block, int] | None:
         """The block along which a value for each device counts, and its step."""
@@ -152,7 +152,7 @@ class Shorter:
         """The old numbers of the devices of the new grid, in their new order."""
         coordinates = product(*map(range, self.after.sizes))
         strides = [self.before.stride(axis) for axis in self.before.every]
-        return np.array([sum(map(int.__mul__, each, strides)) for each in coordinates], np.int64)
+        return np.array([sum(map(int.__mul__, coordinate, strides)) for coordinate in coordinates], np.int64)
 
     def renumbered(self, devices: Sequence[int]) -> tuple[int, ...]:
         """The devices of a list that are left, by their new numbers."""
@@ -210,8 +210,10 @@ def pairs_for(pairs: _Pairs, shorter: Shorter, where: str) -> tuple[tuple[int, i
         patterns = _patterns(pairs, shorter.before, blocks)
         if patterns is None:
             continue
-        found = [_shortened(pattern, shorter, block, where) for pattern, block in zip(patterns, blocks, strict=True)]
-        return _product(found, shorter.after, blocks, pairs)
+        new_patterns = [
+            _shortened(pattern, shorter, block, where) for pattern, block in zip(patterns, blocks, strict=True)
+        ]
+        return _product(new_patterns, shorter.after, blocks, pairs)
     exchanged = _exchanged(pairs, shorter)
     if exchanged is None:
         raise InputError(f"the source_target_pairs of {where} do not lie along axes of devices that can get shorter")
@@ -232,15 +234,15 @@ def _divisions(count: int) -> Iterator[list[Block]]:
 
 def _patterns(pairs: _Pairs, grid: Grid, blocks: Sequence[Block]) -> list[dict[int, int]] | None:
     """Of each block, from which index to which pairs go, if they are the product of these."""
-    found: list[dict[int, int]] = []
+    patterns: list[dict[int, int]] = []
     for block in blocks:
         index = grid.index(block)
         pattern: dict[int, int] = {}
         for source, target in pairs:
             if pattern.setdefault(int(index[source]), int(index[target])) != index[target]:
                 return None
-        found.append(pattern)
-    return found if np.prod([len(pattern) for pattern in found]) == len(pairs) else None
+        patterns.append(pattern)
+    return patterns if np.prod([len(pattern) for pattern in patterns]) == len(pairs) else None
 
 
 def _shortened(pattern: Mapping[int, int], shorter: Shorter, block: Block, where: str) -> dict[int, int]:
@@ -261,7 +263,7 @@ def _shortened(pattern: Mapping[int, int], shorter: Shorter, block: Block, where
     if len(pattern) == size and len(kept) == smaller:
         return kept
     ends = {0: 0, size - 1: smaller - 1}
-    if len(pattern) == 1 and all(each in ends for item in pattern.items() for each in item):
+    if len(pattern) == 1 and all(end in ends for item in pattern.items() for end in item):
         return {ends[source]: ends[target] for source, target in pattern.items()}
     raise InputError(f"what {where} sends along {size} devices has no counterpart along {smaller}: {dict(pattern)}")
 
@@ -270,12 +272,12 @@ def _product(
     patterns: Sequence[Mapping[int, int]], grid: Grid, blocks: Sequence[Block], before: _Pairs
 ) -> tuple[tuple[int, int], ...]:
     number = {tuple(int(grid.index(block)[device]) for block in blocks): device for device in range(grid.count)}
-    found = []
+    new_pairs = []
     for choice in product(*(pattern.items() for pattern in patterns)):
         source, target = zip(*choice, strict=True) if choice else ((), ())
-        found.append((number[source], number[target]))
+        new_pairs.append((number[source], number[target]))
     by_target = [target for _, target in before] == sorted(target for _, target in before)
-    return tuple(sorted(found, key=lambda pair: pair[::-1] if by_target else pair))
+    return tuple(sorted(new_pairs, key=lambda pair: pair[::-1] if by_target else pair))
 
 
 def _exchanged(pairs: _Pairs, shorter: Shorter) -> tuple[tuple[int, int], ...] | None:

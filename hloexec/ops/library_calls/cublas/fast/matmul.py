@@ -25,5 +25,5 @@ class FastGemm:
         product = FastDot.bind(attributes=config.dimension_numbers, shape=result, operand_shapes=operand_shapes)
         if not isinstance(product, MatrixProduct):
             return None
-        found = AddedProduct(product) if config.beta else product
-        return WithScratch(found, flat_shapes(shape)[1:]) if isinstance(shape, TupleShape) else found
+        kernel = AddedProduct(product) if config.beta else product
+        return WithScratch(kernel, flat_shapes(shape)[1:]) if isinstance(shape, TupleShape) else kernel
