@@ -48,7 +48,7 @@ from hloexec.engine.exec import run as run
 from hloexec.engine.exec import run_devices as run_devices
 from hloexec.engine.exec.host import Sink as Sink
 from hloexec.engine.exec.host import Source as Source
-from hloexec.engine.exec.options import RunOptions as RunOptions
+from hloexec.engine.exec.running import RunOptions as RunOptions
 from hloexec.engine.exec.statistics import Statistics as Statistics
 from hloexec.engine.inputs import random_inputs as random_inputs
 from hloexec.engine.sharding import shard_inputs as shard_inputs

@@ -26,7 +26,7 @@ XLA = "xla-cpu"
 _POLICY = "policy:"
 
 
-def with_inputs_of(against: str, case: Given) -> Given:
+def with_inputs_of(against: str, given: Given) -> Given:
     """The options of a run on a golden's inputs and policy, where that is what it is compared with.
 
     Raises what keeps any `against` from being compared with, as far as that shows before anything runs.
@@ -35,20 +35,20 @@ def with_inputs_of(against: str, case: Given) -> Given:
     from hloexec.tools.golden.recording import INPUTS, SUFFIX, read_golden
 
     if _policy_of(against) is not None or against == XLA:
-        return case
+        return given
     if not os.path.exists(against):
         raise InputError(f"--against: there is no file {against!r}, and no numerics policy of that name")
     if not against.rstrip(f"/{os.sep}").endswith(SUFFIX):
-        return case
+        return given
     golden = read_golden(against)
     if golden.inputs_per_device != 1:
         raise InputError(
             f"{against} has inputs for each of {golden.devices} devices; `hloexec golden check --module` compares them"
         )
-    options = case.options
+    options = given.options
     if options.numerics == REFERENCE:
         options = attrs.evolve(options, numerics=golden.numerics)
-    return attrs.evolve(case, inputs=case.inputs or (os.path.join(against, INPUTS),), options=options)
+    return attrs.evolve(given, inputs=given.inputs or (os.path.join(against, INPUTS),), options=options)
 
 
 def expectation(against: str, module: Module, options: Options, *, file: str, is_divided: bool) -> Expectation:

@@ -32,7 +32,7 @@ _MOST_PLANNED = 30
 
 
 @contextmanager
-def memory_advice(file: str, module: Module, case: Given, options: Options) -> Iterator[None]:
+def memory_advice(file: str, module: Module, given: Given, options: Options) -> Iterator[None]:
     """Add commands that fit into memory to the error about a module that does not.
 
     `options` are those that the plan is made with.
@@ -41,7 +41,7 @@ def memory_advice(file: str, module: Module, case: Given, options: Options) -> I
         yield
     except ResourceError as error:
         steps = [["info", file, "--computations"], ["memory", file]]
-        words = attrs.evolve(case, inputs=(), overrides=(), different_inputs=False).words()
+        words = attrs.evolve(given, inputs=(), overrides=(), different_inputs=False).words()
         name = _fitting_computation(module, options)
         if name is not None:
             limit = [] if options.memory_limit is None else ["--memory-limit", str(options.memory_limit)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -17,11 +17,7 @@ import numpy as np
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Verdict, verdict_of
 from hloexec.analysis.numerics.leaves import Pair, leaves_of, relabelled
 from hloexec.analysis.numerics.measuring import agreement, are_comparable, elements_at, measure, narrower
-from hloexec.analysis.numerics.sampling.decided import CHANCE, settled, severity_beside, severity_in_common
-from hloexec.analysis.numerics.sampling.paths import Path, Turning, with_decisions
-from hloexec.analysis.numerics.sampling.runs import Key, Sampled, by_either_label, sampled_in_stages
-from hloexec.analysis.numerics.sampling.spread import Spread, Spreads
-from hloexec.analysis.numerics.selections import ModuleValue, Selection, apply_steps, observed_sources, selections_of
+from hloexec.analysis.numerics.sampling.spread import Spread, Spreads, by_either_label
 from hloexec.analysis.numerics.tolerances import (
     Chain,
     Tolerance,
@@ -46,6 +42,11 @@ from hloexec.engine.exec.running import run_devices
 from hloexec.engine.options import require_elided
 from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+
+if TYPE_CHECKING:
+    from hloexec.analysis.numerics.sampling.paths import Path
+    from hloexec.analysis.numerics.sampling.runs import Key, Sampled
+    from hloexec.analysis.numerics.selections import ModuleValue, Selection
 
 
 @frozen(eq=False)
@@ -113,6 +114,8 @@ class IndexLeaves:
         selection = self._selections.get(index_of(leaf.label) or ())
         if selection is None:
             return leaf
+        from hloexec.analysis.numerics.selections import apply_steps
+
         name = selection.instruction.name
         ours, theirs = (apply_steps(side, selection.steps) for side in (actual, expected))
         if ours is None or theirs is None:
@@ -134,6 +137,8 @@ class IndexLeaves:
         self, selection: Selection, chosen: str, dimensions: tuple[int, ...], arrays: Mapping[str, Any]
     ) -> _Source | None:
         """The values that indices of these dimensions selected, where the result holds them in the leaf `chosen`."""
+        from hloexec.analysis.numerics.selections import apply_steps
+
         _, expected = arrays.get(chosen, (None, None))
         values = None if expected is None or selection.is_reduced else apply_steps(expected, selection.steps)
         if values is None or values.shape != dimensions:
@@ -160,7 +165,11 @@ class IndexLeaves:
 
     @cached_property
     def _selections(self) -> dict[tuple[int, ...], Selection]:
-        return {} if self._module is None else selections_of(self._module)
+        if self._module is None:
+            return {}
+        from hloexec.analysis.numerics.selections import selections_of
+
+        return selections_of(self._module)
 
     @cached_property
     def _keys(self) -> Mapping[ModuleValue, Key]:
@@ -170,6 +179,9 @@ class IndexLeaves:
             return {}
         keys = {} if self._given is not None else self._sampled()
         if not keys:
+            from hloexec.analysis.numerics.sampling.runs import Key
+            from hloexec.analysis.numerics.selections import observed_sources
+
             observed = observed_sources(module, inputs, self.places, self._numerics)
             keys = {place: Key(array, None) for place, array in observed.items()}
         return keys
@@ -271,6 +283,8 @@ def _looked_up_agree(actual: Array, expected: Array, source: _Source) -> Array:
 
 def _as_leaf(agree: Array, selection: Selection, leaf: Array) -> Array:
     """A mask in the dimensions of the indices' instruction, in those of the leaf."""
+    from hloexec.analysis.numerics.selections import apply_steps
+
     places = apply_steps(np.arange(leaf.size).reshape(leaf.shape), selection.steps)
     assert places is not None
     mask = np.empty(leaf.size, np.bool_)
@@ -354,7 +368,7 @@ def compare(
     sample = None
     if module is not None and rows is not None and stated_tolerance is None:
         places = indices.places if any(entry.is_integral for entry in _differing(pairs)) else ()
-        sample = partial(sampled_in_stages, module, rows, numerics, places, first_only=is_of_one_device)
+        sample = partial(_sampled, module, rows, numerics, places, first_only=is_of_one_device)
     runs = _Runs(iter(()) if sample is None else sample())
 
     def judged(spreads: Spreads, pairs: Sequence[Pair]) -> list[LeafComparison]:
@@ -381,7 +395,21 @@ def compare(
         return result
 
     run = partial(_controlled, module, rows, numerics, is_of_one_device)
-    return with_decisions(result, by_either_label(runs.spreads), pairs, Turning(module, judged, sample, run))
+    return _turned(result, by_either_label(runs.spreads), pairs, module, judged, sample, run)
+
+
+def _turned(result: Comparison, spreads: Spreads, pairs: Sequence[Pair], *turning: Any) -> Comparison:
+    """The comparison once decisions that rounding makes are turned, where that explains more."""
+    from hloexec.analysis.numerics.sampling.paths import Turning, with_decisions
+
+    return with_decisions(result, spreads, pairs, Turning(*turning))
+
+
+def _sampled(*arguments: Any, **options: Any) -> Iterator[Sampled]:
+    """What runs that round at random show, in stages."""
+    from hloexec.analysis.numerics.sampling.runs import sampled_in_stages
+
+    return sampled_in_stages(*arguments, **options)
 
 
 def _controlled(
@@ -406,10 +434,14 @@ class _Runs:
             self.taken = sampled
             return judge(sampled.spreads)
 
+        from hloexec.analysis.numerics.sampling.decided import settled
+
         return settled(self.stages, judged)
 
     def keys(self) -> Mapping[ModuleValue, Key]:
         if self.taken is None:
+            from hloexec.analysis.numerics.sampling.runs import Sampled
+
             self.taken = next(self.stages, Sampled())
         return self.taken.keys
 
@@ -547,6 +579,8 @@ def _compared(
         )
     beside, verdict, is_suspect = 0.0, verdict_of(measured), False
     if spread is not None:
+        from hloexec.analysis.numerics.sampling.decided import CHANCE, severity_beside, severity_in_common
+
         is_suspect = severity_in_common(measured, spread, actual.size, CHANCE) > 0
         beside = severity_beside(actual, expected, measured, spread)
         if common := severity_in_common(measured, spread, actual.size):

@@ -18,7 +18,6 @@ import attrs
 import numpy as np
 
 from hloexec.analysis.calls import CallKind, call_of
-from hloexec.analysis.dataflow.dependences import open_leaves, open_values
 from hloexec.analysis.numerics.comparison import LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.core.dtypes import element_type_of
@@ -97,6 +96,8 @@ class UndecidedLeaves:
         stated: Container[str] = () if self._elided is None or isinstance(self._elided, str) else self._elided
         if self._elided is None:
             stated = {instruction.name for computation in self._module for instruction in computation}
+        from hloexec.analysis.dataflow.dependences import open_values
+
         return open_values(self._module, stated)
 
     @cached_property
@@ -104,6 +105,8 @@ class UndecidedLeaves:
         """What leaves open which leaves of a device's result, by label."""
         if self._module is None or not self._values:
             return {}
+        from hloexec.analysis.dataflow.dependences import open_leaves
+
         return {label_of(index): places for index, places in open_leaves(self._module, self._values).items()}
 
     @cached_property

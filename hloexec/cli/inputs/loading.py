@@ -238,7 +238,7 @@ class Prepared:
         return shlex.join(["hloexec", name, *self.arguments[:1], *more, *self.arguments[1:]])
 
 
-def prepared(file: str, case: Given) -> Prepared:
+def prepared(file: str, given: Given) -> Prepared:
     """Load a module, and generate or read its inputs.
 
     Raises before inputs are generated if the module cannot run. A snapshot runs on its own inputs unless others are
@@ -247,13 +247,13 @@ def prepared(file: str, case: Given) -> Prepared:
     from hloexec.cli.running import memory_advice
     from hloexec.language.loading import load_with_values
 
-    options = attrs.evolve(case.options, is_observed=True)
+    options = attrs.evolve(given.options, is_observed=True)
     snapshot = load_with_values(file)
     module = snapshot.module
-    with memory_advice(file, module, case, options):
+    with memory_advice(file, module, given, options):
         topology = required_topology(module, options)
-        values, recorded_result = _values_and_result(snapshot, topology, case)
-    return Prepared(module, values, case.options.on(topology), topology.count, (file, *case.words()), recorded_result)
+        values, recorded_result = _values_and_result(snapshot, topology, given)
+    return Prepared(module, values, given.options.on(topology), topology.count, (file, *given.words()), recorded_result)
 
 
 def required_topology(module: Module, options: Options) -> Topology:
@@ -270,21 +270,21 @@ def required_topology(module: Module, options: Options) -> Topology:
     return topology
 
 
-def _values_and_result(snapshot: Snapshot, topology: Topology, case: Given) -> tuple[list[list[Value]], Value | None]:
+def _values_and_result(snapshot: Snapshot, topology: Topology, given: Given) -> tuple[list[list[Value]], Value | None]:
     """The inputs, and a snapshot's result for them."""
 
     entry = snapshot.module.entry
-    if not snapshot.inputs_per_device or case.different_inputs or case.inputs:
-        return values_per_device(snapshot.module, topology, case), None
-    values = recorded_inputs(snapshot, entry, given_values(entry, case.overrides), topology.count)
-    require_normal(case, "a snapshot runs on its own inputs")
-    return values, None if case.overrides else snapshot.result
+    if not snapshot.inputs_per_device or given.different_inputs or given.inputs:
+        return values_per_device(snapshot.module, topology, given), None
+    values = recorded_inputs(snapshot, entry, given_values(entry, given.overrides), topology.count)
+    require_normal(given, "a snapshot runs on its own inputs")
+    return values, None if given.overrides else snapshot.result
 
 
 def values_per_device(
     module: Module,
     topology: Topology,
-    case: Given,
+    given: Given,
     computation: Computation | None = None,
     *,
     verify: bool = True,
@@ -295,45 +295,45 @@ def values_per_device(
     chosen = module.entry if computation is None else computation
     return inputs_per_device(
         topology,
-        case.inputs,
-        case.different_inputs,
-        case.options.seed,
-        lambda path, number: _parameter_values(module, chosen, path, case, number, verify=verify),
+        given.inputs,
+        given.different_inputs,
+        given.options.seed,
+        lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
     )
 
 
 def _parameter_values(
-    module: Module, computation: Computation, path: str | None, case: Given, seed: int, *, verify: bool
+    module: Module, computation: Computation, path: str | None, given: Given, seed: int, *, verify: bool
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     import hloexec
     from hloexec.core.arguments import parameter_numbers
     from hloexec.language import literals
 
-    values: dict[int, Value] = dict(given_values(computation, case.overrides))
+    values: dict[int, Value] = dict(given_values(computation, given.overrides))
     if path is not None and is_script(path):
         values = script_inputs(path, module, computation, seed) | values
     elif path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
     ranges: dict[int | str, tuple[float, float]] = {}
-    numbers = parameter_numbers(computation, [key for key, _ in case.ranges])
-    for number, (_, text) in zip(numbers, case.ranges, strict=True):
+    numbers = parameter_numbers(computation, [key for key, _ in given.ranges])
+    for number, (_, text) in zip(numbers, given.ranges, strict=True):
         if number in values or number in ranges:
             raise InputError(f"parameter {number} is given twice, by --range and by a value or another range")
         ranges[number] = _ends(text)
     if len(values) < len(computation.parameters):
-        name, kind = computation.name, case.distribution
+        name, kind = computation.name, given.distribution
         random = hloexec.random_inputs(module, seed, kind, name, ranges=ranges, verify=verify)
         values = dict(enumerate(random)) | values
     elif computation.parameters:
-        require_normal(case, f"each parameter of {computation.name} is given a value")
+        require_normal(given, f"each parameter of {computation.name} is given a value")
     return [values[number] for number in range(len(computation.parameters))]
 
 
-def require_normal(case: Given, reason: str) -> None:
+def require_normal(given: Given, reason: str) -> None:
     """Refuse a distribution that no input is drawn from: who asks for one believes that it was tried."""
-    if case.distribution != "normal":
-        raise InputError(f"--distribution {case.distribution} is for random inputs, but {reason}")
+    if given.distribution != "normal":
+        raise InputError(f"--distribution {given.distribution} is for random inputs, but {reason}")
 
 
 def _ends(text: str) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import attrs
 import numpy as np
@@ -16,6 +16,7 @@ from hloexec.core.places import spell_name, split_name
 from hloexec.core.process import remembered
 from hloexec.core.structs import define
 from hloexec.core.values import Inputs, Value
+from hloexec.core.wording import suggestion
 from hloexec.engine.devices.topology import ONE_DEVICE, Topology, topology_of
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.exec.arguments import collected, device_arguments, device_results
@@ -24,7 +25,7 @@ from hloexec.engine.exec.limits import with_place
 from hloexec.engine.exec.lockstep.communication import require_devices
 from hloexec.engine.exec.machine import Machine
 from hloexec.engine.exec.observers import UNOBSERVED, Observer, attach
-from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.options import DEFAULTS, Options
 from hloexec.engine.plan.memory import entry_peak_bytes, require_memory, spread_of
 from hloexec.engine.plan.optimization_errors import is_of_signal_handler, warn_of_failure
@@ -39,6 +40,41 @@ from hloexec.ops.resources import single_threaded_blas
 if TYPE_CHECKING:
     from hloexec.engine.exec.limits import Limits
     from hloexec.engine.exec.statistics import Statistics
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of `run_devices`, as keyword arguments; `help(hloexec.run)` explains them."""
+
+    replicas: int | None
+    partitions: int | None
+    computation: str | None
+    numerics: str | NumericsPolicy
+    seed: int
+    elided: str | Mapping[str, Any]
+    unknown: str
+    memory_limit: int | str | None
+    max_iterations: int | None
+    timeout: float | None
+    verify: bool
+    planner: bool
+    check: bool
+    statistics: Statistics | None
+    infeed: Sequence[Source] | None
+    outfeed: Sequence[Sink] | None
+    host_transfers: Sequence[Mapping[int, Source | Sink]] | None
+
+
+def resolve_options(function: str, settings: Mapping[str, Any]) -> Options:
+    """The options that a public function is given.
+
+    TypeError, as Python has it for functions that list their keywords, where there is no option of a name; InputError
+    where a value is wrong.
+    """
+    for name in settings:
+        if name not in RunOptions.__annotations__:
+            hint = suggestion(name, RunOptions.__annotations__) or "; help(hloexec.run) lists the options of runs"
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+    return Options(**settings) if settings else DEFAULTS
 
 
 @define(eq=False)

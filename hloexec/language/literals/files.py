@@ -142,8 +142,8 @@ def load_arrays(path: str | os.PathLike[str], *, allow_untyped: bool = False) ->
     return arrays
 
 
-def load_value(path: str | os.PathLike[str], shape: Shape, subject: str = "the value") -> Value:
-    """The value in a file, which must be of `shape`; `subject` names it in errors.
+def load_value(path: str | os.PathLike[str], shape: Shape, what: str = "the value") -> Value:
+    """The value in a file, which must be of `shape`; `what` names it in errors.
 
     Raises LiteralError where the file cannot be read, leaves are missing or too many, or one is of another element type
     or other dimensions.
@@ -154,14 +154,14 @@ def load_value(path: str | os.PathLike[str], shape: Shape, subject: str = "the v
     for entry in entries(path):
         stem = WHOLE if WHOLE in expected and (len(read_entries) == 1 or entry.stem == "arr_0") else entry.number
         if stem not in expected:
-            raise LiteralError(f"{entry.where} belongs to no leaf of {subject}, which is {shape}")
+            raise LiteralError(f"{entry.where} belongs to no leaf of {what}, which is {shape}")
         index, leaf_shape = expected[stem]
         if index in leaves:
             raise LiteralError(f"{entry.where}: the file has another entry for the same leaf")
         leaves[index] = entry.read(leaf_shape)
     missing = _fill(leaves, shape)
     if missing:
-        raise LiteralError(f"{os.fspath(path)!r} lacks {_listed(missing)} of {subject}, which is {shape}")
+        raise LiteralError(f"{os.fspath(path)!r} lacks {_listed(missing)} of {what}, which is {shape}")
     return _assemble(leaves, os.fspath(path))
 
 

@@ -17,7 +17,7 @@ from hloexec.core.files import open_atomically, require_ending, require_writable
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs
 from hloexec.engine.exec.arguments import inputs_by_device
-from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.running import RunOptions, resolve_options
 from hloexec.errors import InputError, os_errors_named
 from hloexec.report.html.building import Page, Subject, fragment_blocks, page_of
 from hloexec.report.html.content import Figure, Lines, Paragraph, Section, Table

@@ -18,7 +18,6 @@ from hloexec.core.ir import ArrayShape, Module, Shape, flat_arrays, leaf_shapes,
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value, flat
 from hloexec.core.wording import counted, listing
-from hloexec.engine.devices.manual_regions import is_boundary
 from hloexec.engine.devices.topology import Topology
 from hloexec.errors import InputError
 from hloexec.ops.policies.policy import NumericsPolicy
@@ -85,6 +84,8 @@ def _takes_wholes(module: Module) -> bool:
     instructions = [instruction for part in module for instruction in part]
     is_annotated = any(instruction.sharding is not None for instruction in instructions)
     calls = [instruction for instruction in instructions if role_of(instruction) is Role.CUSTOM_CALL]
+    from hloexec.engine.devices.manual_regions import is_boundary
+
     is_on_shards = any(map(exchanges, instructions)) and not any(map(is_boundary, calls))
     return is_annotated and "_spmd" not in module.entry_name and not is_on_shards
 

@@ -39,8 +39,7 @@ from hloexec.core.wording import listing
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import inputs_by_device
 from hloexec.engine.exec.observers import Observer
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import require_policy_names, run_with
+from hloexec.engine.exec.running import RunOptions, require_policy_names, resolve_options, run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError, ResourceError, os_errors_named

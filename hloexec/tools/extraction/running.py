@@ -31,8 +31,7 @@ from hloexec.core.values import Described, Inputs, Value, arrays_of
 from hloexec.core.wording import argument, listing, on_devices, quoted, suggestion
 from hloexec.engine.devices.topology import device_counts, topology_of
 from hloexec.engine.exec.observers import Event, Observer, path_of
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import plan_of, run_devices, run_with
+from hloexec.engine.exec.running import RunOptions, plan_of, resolve_options, run_devices, run_with
 from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import InputError
 from hloexec.language import literals

@@ -18,8 +18,7 @@ from hloexec.core.places import split_name
 from hloexec.core.values import Inputs
 from hloexec.core.wording import byte_text, quoted
 from hloexec.engine.exec.observers import Event, Observer
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.errors import HloError, InputError, os_errors_named, warn
 from hloexec.tools.diffing import Diff
 from hloexec.tools.extraction.running import holding_computation
@@ -32,32 +31,32 @@ _ERROR_SPAN = 1e4
 """What the scale of errors spans at least, so that mere rounding looks the same everywhere, and pale."""
 
 
-def error_colours(result: ShadowRun | Diff) -> Colours:
+def error_colours(found: ShadowRun | Diff) -> Colours:
     """Colours by error.
 
     Of a `hloexec.shadow`: the error of each result that was computed, root mean square relative to the exact result,
     in its worst run. Instructions without a colour only move values, or are exact. Marked is what makes a tenth or more
     of the error of the outputs. Of a `hloexec.diff`, for its module `after`: what is as before, wrong and to blame.
     """
-    if isinstance(result, ShadowRun):
+    if isinstance(found, ShadowRun):
         return loss_colours(
-            result.errors,
+            found.errors,
             {
                 (loss.computation, loss.instruction): (max(loss.share, loss.lost_share), loss.kind)
-                for loss in result.losses
+                for loss in found.losses
             },
         )
-    if not isinstance(result, Diff):
-        raise wrong("found", "the result of hloexec.shadow or hloexec.diff", result)
+    if not isinstance(found, Diff):
+        raise wrong("found", "the result of hloexec.shadow or hloexec.diff", found)
     return blame_colours(
-        right=((pair.after.computation, pair.after.instruction) for pair in result.matches),
+        right=((pair.after.computation, pair.after.instruction) for pair in found.matches),
         wrong=(
             (step.run.computation, step.run.instruction)
-            for finding in result.findings
+            for finding in found.findings
             for step in finding.graph
             if step.role == "output"
         ),
-        blamed=((finding.after.computation, finding.after.instruction) for finding in result.findings),
+        blamed=((finding.after.computation, finding.after.instruction) for finding in found.findings),
     )
 
 

@@ -30,8 +30,7 @@ from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Event, Observer, Stages
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError, unwarned, warn

@@ -21,8 +21,7 @@ from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Inputs, leaves
 from hloexec.engine.exec.observers import Event, Observer, PathMemo, path_entry
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.errors import InputError
 from hloexec.language.origins import SourceLine, hlo_line, source_lines, source_text
 from hloexec.ops.common import widen

@@ -39,7 +39,7 @@ from hloexec.core.structs import define
 from hloexec.core.values import Array, Inputs
 from hloexec.core.wording import argument, listing
 from hloexec.engine.exec.observers import Observer, Stages, attach
-from hloexec.engine.exec.options import RunOptions, resolve_options
+from hloexec.engine.exec.running import RunOptions, resolve_options
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import InputError, warn
 from hloexec.language.origins import hlo_line, source_text

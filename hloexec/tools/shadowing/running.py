@@ -30,8 +30,7 @@ from hloexec.core.structs import frozen, told
 from hloexec.core.values import Array, Described, Inputs, Value, arrays_of, leaves
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Event, Observer, Stages
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import run_with
+from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.engine.options import Options
 from hloexec.errors import InputError
 from hloexec.language.origins import SourceLine, hlo_line, sole_callers, source_lines, source_lines_around

@@ -30,8 +30,7 @@ from hloexec.core.wording import argument, suggestion
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import value_leaves
 from hloexec.engine.exec.observers import UNREPLACEABLE, Event, Observer
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import plan_of, run_with
+from hloexec.engine.exec.running import RunOptions, plan_of, resolve_options, run_with
 from hloexec.engine.inputs import value_of
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError

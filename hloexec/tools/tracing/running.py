@@ -32,8 +32,7 @@ from hloexec.core.values import Array, Described, Inputs
 from hloexec.core.wording import quoted
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Observer
-from hloexec.engine.exec.options import RunOptions, resolve_options
-from hloexec.engine.exec.running import plan_of, run_with
+from hloexec.engine.exec.running import RunOptions, plan_of, resolve_options, run_with
 from hloexec.engine.plan.program import Program
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.language.literals.npz import DAMAGE, decoded

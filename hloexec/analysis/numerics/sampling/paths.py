@@ -25,8 +25,8 @@ from hloexec.analysis.dataflow.dependences import decides
 from hloexec.analysis.numerics.comparison import Comparison, LeafComparison, Undecided, Verdict
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.analysis.numerics.sampling.decided import Labels, is_whole, settled, with_groups
-from hloexec.analysis.numerics.sampling.runs import Sample, Sampled, by_either_label
-from hloexec.analysis.numerics.sampling.spread import Spreads
+from hloexec.analysis.numerics.sampling.runs import Sample, Sampled
+from hloexec.analysis.numerics.sampling.spread import Spreads, by_either_label
 from hloexec.analysis.numerics.selections import ModuleValue, order_of
 from hloexec.analysis.numerics.undecided import alone
 from hloexec.core.dtypes import element_type_of

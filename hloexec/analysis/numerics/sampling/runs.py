@@ -16,7 +16,7 @@ import numpy as np
 
 from hloexec.analysis.dataflow.dependences import decided_leaves
 from hloexec.analysis.numerics.leaves import leaves_of
-from hloexec.analysis.numerics.sampling.spread import FEW, SAMPLES, STAGES, Spread, Spreads, moderated, student_quantile
+from hloexec.analysis.numerics.sampling.spread import FEW, SAMPLES, STAGES, Spread, moderated, student_quantile
 from hloexec.analysis.numerics.selections import ModuleValue, Watcher
 from hloexec.core.dtypes import DType, element_type_of, unit_roundoff
 from hloexec.core.ir import Module
@@ -306,11 +306,6 @@ def sampled_in_stages(
         spreads = {label: entry.spread(has_means=has_means) for label, entry in leaves.items()}
         whole_rows = {label: np.stack(found) for label, found in rows.items() if len(found) == count}
         yield Sampled(spreads, found_keys, kept=whole_rows)
-
-
-def by_either_label(spreads: Spreads) -> Spreads:
-    """The spreads, where a lone leaf may be labelled in either way."""
-    return {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())} if len(spreads) == 1 else spreads
 
 
 def is_far(number: int) -> bool:

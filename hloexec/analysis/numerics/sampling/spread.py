@@ -380,3 +380,8 @@ def _bins(sizes: Array, settled: Array) -> list[Array]:
     groups = np.searchsorted(edges[1:], flat, side="right")
     order = np.argsort(groups, kind="stable")
     return np.split(order, np.searchsorted(groups[order], np.arange(1, len(edges))))
+
+
+def by_either_label(spreads: Spreads) -> Spreads:
+    """The spreads, where a lone leaf may be labelled in either way."""
+    return {**spreads, **dict.fromkeys(("value", "0"), *spreads.values())} if len(spreads) == 1 else spreads

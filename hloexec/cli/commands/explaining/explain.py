@@ -63,7 +63,7 @@ def command(
     top: int,
     html: str | None,
     as_json: bool,
-    case: Given,
+    given: Given,
     **limits: Any,
 ) -> int:
     """Find the numerics policy that explains a difference: TF32 or bf16 operands, excess precision, flushed denormals …
@@ -79,10 +79,10 @@ def command(
     from hloexec.tools.explaining import explain
     from hloexec.tools.explaining.findings import Explained
 
-    if case.options.numerics.name != "reference":
+    if given.options.numerics.name != "reference":
         raise click.UsageError("explain tries policies one after the other; choose those that it tries with --policy")
     policies = [named_policy(name, "--policy") for name in names] or list(POLICIES.values())
-    run = prepared(file, case)
+    run = prepared(file, given)
     other = None if values is None else _other_side(values)
     wanted = _expected(run.module, expected, run.recorded_result)
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **run.options)

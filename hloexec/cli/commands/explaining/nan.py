@@ -39,7 +39,7 @@ def command(
     top: int,
     html: str | None,
     as_json: bool,
-    case: Given,
+    given: Given,
     **settings: Any,
 ) -> int:
     """Find the first instruction that turns finite numbers into NaNs or infinities that reach the result.
@@ -54,7 +54,7 @@ def command(
 
     if settings["share"] and not settings["also"]:
         raise click.UsageError("--share applies to --also; give --also, too")
-    run = prepared(file, case)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         search = find_nan(run.module, run.inputs, elements=top, observers=[progress], **settings, **run.options)
     view = partial(nan_view, search, run.module.name, run.devices, command=run.command)

@@ -115,7 +115,7 @@ def command(
     output: str | None,
     top: int,
     as_json: bool,
-    case: Given,
+    given: Given,
     **settings: Any,
 ) -> None:
     """Find the instructions that may compute in a narrower type, with every output within a tolerance.
@@ -129,11 +129,11 @@ def command(
     from hloexec.report.explaining.narrowing import narrowing_view
     from hloexec.report.json.printed import Output
 
-    run = prepared(file, _with_inputs(case, case.inputs[:1] if _are_several(case) else case.inputs))
+    run = prepared(file, _with_inputs(given, given.inputs[:1] if _are_several(given) else given.inputs))
     with ProgressBar() as progress:
         narrowing = hloexec.narrow(
             run.module,
-            _inputs(run, case),
+            _inputs(run, given),
             output_tolerances={name: _number(text) for name, text in outputs},
             only_outputs=only or None,
             kinds=kinds or ("contraction", "elementwise"),
@@ -154,32 +154,32 @@ def command(
     )
 
 
-def _are_several(case: Given) -> bool:
+def _are_several(given: Given) -> bool:
     """Whether each --inputs is for a run of its own, not for a device."""
-    return len(case.inputs) > 1 and (case.options.replicas or 1) * (case.options.partitions or 1) == 1
+    return len(given.inputs) > 1 and (given.options.replicas or 1) * (given.options.partitions or 1) == 1
 
 
-def _with_inputs(case: Given, files: tuple[str, ...], seed: int | None = None) -> Given:
+def _with_inputs(given: Given, files: tuple[str, ...], seed: int | None = None) -> Given:
     import attrs
 
-    options = case.options if seed is None else attrs.evolve(case.options, seed=seed)
-    return attrs.evolve(case, inputs=files, options=options)
+    options = given.options if seed is None else attrs.evolve(given.options, seed=seed)
+    return attrs.evolve(given, inputs=files, options=options)
 
 
-def _inputs(run: Prepared, case: Given) -> list[Any] | Callable[[int], Any]:
+def _inputs(run: Prepared, given: Given) -> list[Any] | Callable[[int], Any]:
     """What `narrow` runs on: a list where files say it all, else a function of the seed."""
     from hloexec.engine.devices.topology import topology_of
 
-    topology = topology_of(run.module, case.options.replicas, case.options.partitions)
+    topology = topology_of(run.module, given.options.replicas, given.options.partitions)
 
-    def made(seed: int, files: tuple[str, ...] = case.inputs) -> list[list[Value]]:
-        return values_per_device(run.module, topology, _with_inputs(case, files, seed))
+    def made(seed: int, files: tuple[str, ...] = given.inputs) -> list[list[Value]]:
+        return values_per_device(run.module, topology, _with_inputs(given, files, seed))
 
     if run.recorded_result is not None:
         return [run.inputs]
-    if _are_several(case):
-        return [made(case.options.seed + number, (path,)) for number, path in enumerate(case.inputs)]
-    if _same(run.inputs, made(case.options.seed + 1)):
+    if _are_several(given):
+        return [made(given.options.seed + number, (path,)) for number, path in enumerate(given.inputs)]
+    if _same(run.inputs, made(given.options.seed + 1)):
         return [run.inputs]
     return made
 

@@ -35,7 +35,7 @@ from hloexec.cli.run_options import Given, run_options
 @run_options
 @json_option
 def command(
-    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, case: Given
+    file: str, samples: int, share_runs: int | None, top: int, html: str | None, as_json: bool, given: Given
 ) -> None:
     """Compute beside each value the number that it would be without rounding, and rank where digits are lost.
 
@@ -49,7 +49,7 @@ def command(
     from hloexec.report.explaining.shadows import shadow_view
     from hloexec.tools.shadowing import shadow
 
-    run = prepared(file, case)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         result = shadow(
             run.module, run.inputs, samples=samples, share_runs=share_runs, observers=[progress], **run.options

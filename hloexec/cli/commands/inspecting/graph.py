@@ -64,7 +64,7 @@ def command(
     values: str | None,
     output: str | None,
     as_json: bool,
-    case: Given,
+    given: Given,
     **settings: Any,
 ) -> None:
     """Draw the data flow of a module, or of what is around one instruction.
@@ -77,8 +77,8 @@ def command(
         raise click.UsageError("--distance is about --around; give --around, too")
     if colour is not None and values is not None:
         raise click.UsageError("give --colour or --values, not both")
-    if case.words() and colour not in ("error", "time"):
-        raise click.UsageError(f"{case.words()[0]} is about a run, and only --colour error and --colour time run")
+    if given.words() and colour not in ("error", "time"):
+        raise click.UsageError(f"{given.words()[0]} is about a run, and only --colour error and --colour time run")
     import attrs
 
     import hloexec
@@ -90,7 +90,7 @@ def command(
     drawn = hloexec.graph(module, distance=2 if distance is None else distance, **settings)
     if output is not None:
         require_savable(drawn, output)
-    colours = _colours(file, drawn, colour, values, case)
+    colours = _colours(file, drawn, colour, values, given)
     drawn = attrs.evolve(drawn, colours=colours)
     files = () if output is None else drawn.save(output)
     show_report(
@@ -101,7 +101,7 @@ def command(
     )
 
 
-def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, case: Given) -> Colours | None:
+def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, given: Given) -> Colours | None:
     """What the graph is coloured by, as the options say."""
     from hloexec.tools import graphing
 
@@ -114,7 +114,7 @@ def _colours(file: str, drawn: Graph, colour: str | None, values: str | None, ca
     from hloexec.cli.inputs.loading import prepared
     from hloexec.cli.reports import ProgressBar
 
-    run = prepared(file, case)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         if colour == "time":
             return graphing.time_colours(run.module, run.inputs, observers=[progress], **run.options)

@@ -92,7 +92,7 @@ def command(
     folder: str | None,
     html: str | None,
     as_json: bool,
-    case: Given,
+    given: Given,
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
 
@@ -110,10 +110,10 @@ def command(
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
     policies = (
-        named_policy(numerics_before, "--numerics-before") if numerics_before else case.options.numerics,
-        named_policy(numerics_after, "--numerics-after") if numerics_after else case.options.numerics,
+        named_policy(numerics_before, "--numerics-before") if numerics_before else given.options.numerics,
+        named_policy(numerics_after, "--numerics-after") if numerics_after else given.options.numerics,
     )
-    chosen = DiffOptions(policies, top, runs, budget, html, as_json, case)
+    chosen = DiffOptions(policies, top, runs, budget, html, as_json, given)
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(

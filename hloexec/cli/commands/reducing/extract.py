@@ -45,7 +45,7 @@ def command(
     file: str,
     folder: str,
     as_json: bool,
-    case: Given,
+    given: Given,
     **settings: Any,
 ) -> int:
     """Extract the part of a module that computes one instruction, with its input values, to DIR.
@@ -60,7 +60,7 @@ def command(
     from hloexec.tools.extraction import extract
 
     require_new_folder(folder)
-    run = prepared(file, case)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         extraction = extract(run.module, run.inputs, observers=[progress], **settings, **run.options)
     extraction.save(folder)
@@ -68,8 +68,8 @@ def command(
     names = [name for name, _ in extraction.files() if name.startswith("inputs")]
     words = ["hloexec", "run", os.path.join(folder, "module.hlo")]
     words += [word for name in names for word in ("--inputs", os.path.join(folder, name))]
-    if case.options.numerics.name != "reference":
-        words += ["--numerics", case.options.numerics.name]
+    if given.options.numerics.name != "reference":
+        words += ["--numerics", given.options.numerics.name]
     show_report(
         "extract",
         as_json,

@@ -91,7 +91,7 @@ def command(
     budget: float | None,
     folder: str | None,
     as_json: bool,
-    case: Given,
+    given: Given,
 ) -> int:
     """Find the smallest module that still shows a failure, and write all that shows it to DIR.
 
@@ -112,7 +112,7 @@ def command(
 
     if folder is not None:
         require_new_folder(folder)
-    module, inputs, options, facts = _given(file, case, is_checked=check is not None)
+    module, inputs, options, facts = _given(file, given, is_checked=check is not None)
     failure: dict[str, Any] = {"command": check, "nan": nan, "against": _policy(against)}
     failure["differs_from"] = None if differs_from is None else _other(differs_from)
     failure["expected"] = None if expected is None else _expected(module, expected)
@@ -154,7 +154,7 @@ def _require_check(check: str | None, outcome: str, says: str, jobs: int, timeou
             raise click.UsageError(f"{name} is about a --check; give --check, too")
 
 
-def _given(file: str, case: Given, *, is_checked: bool) -> tuple[Module, list[list[Any]] | None, Options, Run]:
+def _given(file: str, given: Given, *, is_checked: bool) -> tuple[Module, list[list[Any]] | None, Options, Run]:
     """The module, its inputs, the options of its runs, and what a record says of them.
 
     A module for a check need not run here: it then has no inputs.
@@ -163,13 +163,13 @@ def _given(file: str, case: Given, *, is_checked: bool) -> tuple[Module, list[li
     from hloexec.report.json.printed import Run
 
     try:
-        run = prepared(file, case)
+        run = prepared(file, given)
     except (UnsupportedError, ResourceError):
         if not is_checked:
             raise
         module = load(file)
         devices = module.replica_count * module.num_partitions
-        options = case.options
+        options = given.options
         return module, None, options, Run(file, module.name, devices, options.seed, options.numerics.name)
     return run.module, run.inputs, run.options, run.facts()
 

@@ -56,7 +56,7 @@ def record(
     expected: str | None,
     name: str | None,
     as_json: bool,
-    case: Given,
+    given: Given,
     **settings: Any,
 ) -> int:
     """Record a golden: the module, its inputs and its result, in a folder of plain files.
@@ -71,10 +71,10 @@ def record(
     from hloexec.tools.golden.recording import SUFFIX
     from hloexec.tools.results import read_result, result_shapes
 
-    if not isinstance(case.options.elided, str):
+    if not isinstance(given.options.elided, str):
         raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
     given_tolerance(*(settings[name] for name in ("atol", "rtol", "ulp")))
-    ready = prepared(file, case)
+    ready = prepared(file, given)
     folder = Path(output)
     if folder.suffix != SUFFIX:
         folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
@@ -86,10 +86,10 @@ def record(
         ready.inputs,
         folder,
         expected=result,
-        inputs_source=file if ready.recorded_result is not None else _source(case),
+        inputs_source=file if ready.recorded_result is not None else _source(given),
         expected_source=expected or file,
         **settings,
-        **case.options,
+        **given.options,
     )
     golden_check = None if result is None else hloexec.check_golden(golden.folder)
     disagreement = None if golden_check is None or golden_check.passed else golden_check.message
@@ -99,7 +99,7 @@ def record(
     said = f"recorded  {golden.folder}  inputs: {golden.inputs_source}; result: {where}\n\n"
     said += f"the module does not give this result: {disagreement}\n\n" if disagreement else ""
     said += "to check it:\n"
-    calls = [word for call in case.custom_calls for word in ("--custom-call", "=".join(call))]
+    calls = [word for call in given.custom_calls for word in ("--custom-call", "=".join(call))]
     said += f"  {shlex.join(['hloexec', 'golden', 'check', str(golden.folder), *calls])}\n"
     show_report("golden-record", as_json, lambda: [recorded], lambda: said)
     return 0 if golden_check is None else _exit_code([golden_check])
@@ -214,7 +214,7 @@ def _stem(file: str, module: Module) -> str:
     return name
 
 
-def _source(case: Given) -> str:
+def _source(given: Given) -> str:
     """Where the inputs come from, for people."""
-    files = [*case.inputs, *(f"{key}={path}" for key, path in case.overrides)]
-    return ", ".join(files) or f"random (seed {case.options.seed}, {case.distribution})"
+    files = [*given.inputs, *(f"{key}={path}" for key, path in given.overrides)]
+    return ", ".join(files) or f"random (seed {given.options.seed}, {given.distribution})"

@@ -106,7 +106,7 @@ if TYPE_CHECKING:
 @strict_option
 @html_option
 @json_option
-def command(file: str, case: Given, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
+def command(file: str, given: Given, strict: bool, html: str | None, as_json: bool, **more: Any) -> int:
     """Run a module, and show its inputs and its result.
 
     Parameters get random values that suit their use (the same values on every machine), unless --inputs or --input set
@@ -126,8 +126,8 @@ def command(file: str, case: Given, strict: bool, html: str | None, as_json: boo
     own = _Options(**more)
     if own.against is not None:
         own.require_results_only()
-        case = with_inputs_of(own.against, case)
-    loaded = _load_inputs(file, case, own, strict=strict)
+        given = with_inputs_of(own.against, given)
+    loaded = _load_inputs(file, given, own, strict=strict)
     run, module = loaded.run, loaded.run.module
     said = click.get_current_context().obj
     said.has_verdict |= run.recorded_result is not None
@@ -259,7 +259,7 @@ class _Loaded:
     """The module before partitioning."""
 
 
-def _load_inputs(file: str, case: Given, own: _Options, *, strict: bool) -> _Loaded:
+def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec.cli.inputs.loading import host_values
     from hloexec.cli.running import memory_advice, require_instructions
@@ -282,17 +282,17 @@ def _load_inputs(file: str, case: Given, own: _Options, *, strict: bool) -> _Loa
     name = own.computation
     chosen = snapshot.module.entry if name is None else named_computation(snapshot.module, name)
     require_instructions(snapshot.module, own.printed)
-    options = attrs.evolve(case.options, computation=own.computation, planner=not own.no_plan, verify=verify)
-    is_random = own.random_inputs or case.different_inputs or own.computation is not None
-    source = _Inputs(case, own.global_inputs, before, is_random=is_random)
-    with memory_advice(file, snapshot.module, case, options):
+    options = attrs.evolve(given.options, computation=own.computation, planner=not own.no_plan, verify=verify)
+    is_random = own.random_inputs or given.different_inputs or own.computation is not None
+    source = _Inputs(given, own.global_inputs, before, is_random=is_random)
+    with memory_advice(file, snapshot.module, given, options):
         topology = required_topology(snapshot.module, options)
         values = source.values(snapshot, chosen, topology, verify=verify)
     if own.save_inputs is not None:
         literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
     options = options.on(topology)
-    expected = snapshot.result if source.is_recorded(snapshot) and not case.overrides else None
-    run = Prepared(snapshot.module, values, options, topology.count, (file, *case.words()), expected)
+    expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
+    run = Prepared(snapshot.module, values, options, topology.count, (file, *given.words()), expected)
     return _Loaded(run, chosen, attrs.evolve(options, **host.on_devices(topology.count)), host, before)
 
 

@@ -58,7 +58,7 @@ def command(
     check: bool,
     keep: int,
     as_json: bool,
-    case: Given,
+    given: Given,
 ) -> int:
     """Run a module step by step: stop at instructions, look at values, and replace them.
 
@@ -78,7 +78,7 @@ def command(
         raise click.UsageError("--json is for commands that are not typed; give them with --script or -x")
     lines = [Line(text, f"-x {text!r}") for text in commands]
     lines += [] if script is None else lines_of_file(script)
-    run = prepared(file, case)
+    run = prepared(file, given)
     with step(run.module, run.inputs, keep=keep, **run.options, check=check) as stepper:
         printed: list[str] = []
         shell = Shell(stepper, printed.append if as_json else click.echo)

@@ -40,7 +40,7 @@ def command(
     folder: str,
     select: tuple[str, ...],
     as_json: bool,
-    case: Given,
+    given: Given,
     **settings: Any,
 ) -> None:
     """Write the result of every instruction to DIR, with statistics, path, loop iteration and devices.
@@ -58,7 +58,7 @@ def command(
 
     selection = Selection.of(select)
     require_new_folder(folder)
-    run = prepared(file, case)
+    run = prepared(file, given)
     with ProgressBar() as progress:
         traced = record(
             run.module, run.inputs, folder, select=selection.patterns, observers=[progress], **settings, **run.options

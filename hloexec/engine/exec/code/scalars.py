@@ -111,7 +111,7 @@ def _agrees(ufunc: np.ufunc, text: str, dtype: DType) -> bool:
     try:
         with np.errstate(all="ignore"):
             for arguments in product(values, repeat=ufunc.nin):
-                scalar = eval(text.format("given[0]", "given[1]"))
+                scalar = eval(text.format("arguments[0]", "arguments[1]"))
                 array = ufunc(*map(np.asarray, arguments), out=...)
                 if scalar.dtype != array.dtype or scalar.tobytes() != array.tobytes():
                     return False

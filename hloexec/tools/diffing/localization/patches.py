@@ -77,7 +77,7 @@ def tried(
     replay: Replay,
     state: State,
     first: Instance,
-    case: Given,
+    given: Given,
     wrong: Sequence[NodePair],
     is_over: Callable[[], bool],
     haste: int = 1,
@@ -96,7 +96,7 @@ def tried(
         is_patient = haste * count < LIMITS.patience_in_loops * devices * (1 + matches)
         return is_patient and haste * len(reached_instructions) < LIMITS.patience * (1 + matches) and not is_over()
 
-    after = replay.override(state, first, case, keep_going)
+    after = replay.override(state, first, given, keep_going)
     if after is None:
         return None
     reached = [pair for pair in wrong if after.changed[pair.ours.number]]

@@ -237,7 +237,7 @@ class Replay:
         self,
         base: State,
         first: Instance,
-        case: Given,
+        given: Given,
         keep_going: Callable[[Instance, State, int], bool] = lambda *_: True,
     ) -> State | None:
         """The state in which an instance, and later ones of the same opcode, hold what is given, not what they compute.
@@ -246,7 +246,7 @@ class Replay:
         """
         state = self.adopt(base.copy())
         try:
-            return self._override(state, first, case, keep_going)
+            return self._override(state, first, given, keep_going)
         finally:
             self.adopt(base)
 
@@ -256,7 +256,7 @@ class Replay:
         return state
 
     def _override(
-        self, state: State, first: Instance, case: Given, keep_going: Callable[[Instance, State, int], bool]
+        self, state: State, first: Instance, given: Given, keep_going: Callable[[Instance, State, int], bool]
     ) -> State | None:
         later = self.graph.of_opcode(first.opcode, first.number)
         heap, pending = later, set[int]()
@@ -271,7 +271,7 @@ class Replay:
             was_recorded = [self.is_recorded(state.values, node) for node in nodes]
             if is_pending:
                 self._take(state, number)
-            arrays = case(instance, state)
+            arrays = given(instance, state)
             made_of = self._made_of(state, number) if arrays else frozenset[int]()
             for node, array in arrays.items():
                 self._settle(state, self.graph.node(node), own(array), NO_CHAIN, made_of)
