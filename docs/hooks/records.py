@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hloexec.report.json.deriving import Key, keys_of
-from hloexec.report.json.schemas import printed_records
-from hloexec.report.json.schemas import parts_of, printed_keys
+from hloexec.report.json.schemas import parts_of, printed_keys, printed_records
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
