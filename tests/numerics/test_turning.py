@@ -161,3 +161,29 @@ def test_a_golden_leaves_it_open(tmp_path: Path) -> None:
     assert hloexec.check_golden(folder, actual=theirs).outcome is Outcome.NOT_DECIDED
     theirs[7, 4] *= 1.001
     assert hloexec.check_golden(folder, actual=theirs).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(("fault", "expected"), [(0.0, Verdict.NOT_DECIDED), (50.0, Verdict.DIFFERENT)])
+def test_decisions_are_turned_on_several_devices(fault: float, expected: Verdict) -> None:
+    """Of 64 products on either of two devices, one is as near to a whole number as rounding moves it."""
+    text = module(
+        """x = f32[64] parameter(0)
+    w = f32[64] parameter(1)
+    y = f32[64] parameter(2)
+    p = f32[64] multiply(x, w)
+    q = f32[64] multiply(p, w)
+    f = f32[64] floor(q)
+    ROOT s = f32[64] multiply(f, y)"""
+    ).replace("HloModule m", "HloModule m, num_partitions=2", 1)
+    parsed = hloexec.parse(text)
+    random = np.random.default_rng(0)
+    w, y = (random.uniform(1, 2, 64).astype(np.float32) for _ in range(2))
+    x = ((random.integers(1, 9, 64) + 0.5) / w.astype(np.float64) ** 2).astype(np.float32)
+    x[3], w[3] = 25 / 1.21, 1.1
+    results = hloexec.run_devices(parsed, [[x, w, y], [x, w, y]])
+    theirs = [np.array(result) for result in results]
+    here = theirs[1][3] / y[3]
+    theirs[1][3] = (24 if here == 25 else 25) * y[3]
+    theirs[0][9] += np.float32(fault)
+    found = hloexec.compare(tuple(results), tuple(theirs), module=parsed, inputs=[[x, w, y], [x, w, y]])
+    assert found.verdict is expected

@@ -351,7 +351,7 @@ def _computations_within(module: Module, values: Mapping[Place, str]) -> set[str
 
 
 def alone(module: Module, computation: Computation, instruction: Instruction) -> Module:
-    """A module whose entry is one instruction on parameters."""
+    """A module for one device whose entry is one instruction on parameters."""
     parameters = tuple(
         make_parameter(f"operand.{number}", operand.shape, number)
         for number, operand in enumerate(computation.operands_of(instruction))
@@ -361,5 +361,10 @@ def alone(module: Module, computation: Computation, instruction: Instruction) ->
     )
     entry = Computation(name="one.instruction", instructions=(*parameters, root), root_name=root.name)
     return attrs.evolve(
-        module, computations=(*module.computations, entry), entry_name=entry.name, entry_computation_layout=None
+        module,
+        computations=(*module.computations, entry),
+        entry_name=entry.name,
+        entry_computation_layout=None,
+        replica_count=1,
+        num_partitions=1,
     )
