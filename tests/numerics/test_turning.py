@@ -163,8 +163,9 @@ def test_a_golden_leaves_it_open(tmp_path: Path) -> None:
     assert hloexec.check_golden(folder, actual=theirs).outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize("devices", ["", ", replica_count=2"])
 @pytest.mark.parametrize(("fault", "expected"), [(0.0, Verdict.NOT_DECIDED), (50.0, Verdict.DIFFERENT)])
-def test_decisions_are_turned_on_several_devices(fault: float, expected: Verdict) -> None:
+def test_decisions_are_turned_on_several_devices(devices: str, fault: float, expected: Verdict) -> None:
     """Of 64 products on either of two devices, one is as near to a whole number as rounding moves it."""
     text = module(
         """x = f32[64] parameter(0)
@@ -173,8 +174,9 @@ def test_decisions_are_turned_on_several_devices(fault: float, expected: Verdict
     p = f32[64] multiply(x, w)
     q = f32[64] multiply(p, w)
     f = f32[64] floor(q)
-    ROOT s = f32[64] multiply(f, y)"""
-    ).replace("HloModule m", "HloModule m, num_partitions=2", 1)
+    g = f32[64] collective-permute(f), source_target_pairs={{0,0},{1,1}}
+    ROOT s = f32[64] multiply(g, y)"""
+    ).replace("HloModule m", "HloModule m" + devices, 1)
     parsed = hloexec.parse(text)
     random = np.random.default_rng(0)
     w, y = (random.uniform(1, 2, 64).astype(np.float32) for _ in range(2))

@@ -24,7 +24,7 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.places import spell_name
 from hloexec.core.structs import define
-from hloexec.core.values import Array, Value, arrays_of, flat, label_of
+from hloexec.core.values import Array, Inputs, Value, arrays_of, flat, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices
@@ -289,8 +289,7 @@ class _Observer:
         if not all(isinstance(operand, np.ndarray) for operand in operands):
             return None
         if place not in self._kernels:
-            single = alone(self._module, event.computation, event.instruction)
-            self._kernels[place] = repeated_run(single, Options(verify=False))
+            self._kernels[place] = run_of(self._module, event.computation, event.instruction)
         try:
             results = flat(self._kernels[place](list(operands))[0])
         except HloError:
@@ -350,8 +349,8 @@ def _computations_within(module: Module, values: Mapping[Place, str]) -> set[str
         names |= more
 
 
-def alone(module: Module, computation: Computation, instruction: Instruction) -> Module:
-    """A module for one device whose entry is one instruction on parameters."""
+def run_of(module: Module, computation: Computation, instruction: Instruction) -> Callable[[Inputs], list[Value]]:
+    """The results of one instruction by itself on one device, for operands that are given again and again."""
     parameters = tuple(
         make_parameter(f"operand.{number}", operand.shape, number)
         for number, operand in enumerate(computation.operands_of(instruction))
@@ -360,11 +359,7 @@ def alone(module: Module, computation: Computation, instruction: Instruction) ->
         instruction, operands=tuple(parameter.name for parameter in parameters), control_predecessors=()
     )
     entry = Computation(name="one.instruction", instructions=(*parameters, root), root_name=root.name)
-    return attrs.evolve(
-        module,
-        computations=(*module.computations, entry),
-        entry_name=entry.name,
-        entry_computation_layout=None,
-        replica_count=1,
-        num_partitions=1,
+    alone = attrs.evolve(
+        module, computations=(*module.computations, entry), entry_name=entry.name, entry_computation_layout=None
     )
+    return repeated_run(alone, Options(replicas=1, partitions=1, verify=False))

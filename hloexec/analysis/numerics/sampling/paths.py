@@ -28,7 +28,7 @@ from hloexec.analysis.numerics.sampling.decided import Labels, is_whole, settled
 from hloexec.analysis.numerics.sampling.runs import Sample, Sampled
 from hloexec.analysis.numerics.sampling.spread import Spreads, by_either_label
 from hloexec.analysis.numerics.selections import ModuleValue, order_of
-from hloexec.analysis.numerics.undecided import alone
+from hloexec.analysis.numerics.undecided import run_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.places import split_name
@@ -36,8 +36,6 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array, Value, flat
 from hloexec.core.wording import listing
 from hloexec.engine.exec.observers import Event, Failure
-from hloexec.engine.exec.running import repeated_run
-from hloexec.engine.options import Options
 from hloexec.errors import HloError
 from hloexec.ops.common import wide
 from hloexec.ops.registry import is_elementwise, traits_of
@@ -188,7 +186,7 @@ class Path:
         if self._size > _MOST_ELEMENTS:
             return
         is_simple = subject.pairs is not None or _compares(event)
-        jumps = None if is_simple else partial(_jumps, _kernel(self.module, event), event)
+        jumps = None if is_simple else partial(_jumps, run_of(self.module, event.computation, event.instruction), event)
         place = f"{event.computation.name}/{event.instruction.name}"
         self._margins[key] = _Margins(place, subject, base, np.zeros(base.shape), jumps)
 
@@ -216,12 +214,8 @@ class Path:
             # Of two that are equal, the one that comes later has to be the other's neighbour.
             operand[turn.element] = second
             operand[turn.other] = first if first != second else _next(first, turn.change)
-        result: Value = _kernel(self.module, event)(operands)[0]
+        result: Value = run_of(self.module, event.computation, event.instruction)(operands)[0]
         return result
-
-
-def _kernel(module: Module, event: Event) -> Callable[..., list[Value]]:
-    return repeated_run(alone(module, event.computation, event.instruction), Options(verify=False))
 
 
 def _kept(event: Event, leaf: Array) -> Array | None:
