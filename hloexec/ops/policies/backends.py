@@ -154,7 +154,7 @@ def _is_half(instruction: Instruction) -> bool:
 
 def _takes_first(computation: Computation, user: Instruction, product: Instruction) -> bool:
     """Whether `user` is a sum of which compilers make a multiply-add with this product: if both operands are products,
-    with the first (see `plan.passes.fma`)."""
+    with the first (see `plan.passes.products`)."""
     names = user.operands
     if user.opcode not in ("add", "subtract") or names.count(product.name) != 1:
         return False

@@ -38,7 +38,7 @@ class NumericsPolicy:
     flushes_denormals: bool = False
     """Whether denormal numbers count as zeros: see `ops.policies.backends`."""
     fuses_multiply_add: bool = False
-    """Whether a sum of a product is rounded once: see `plan.passes.fma`."""
+    """Whether a sum of a product is rounded once: see `plan.passes.products`."""
     has_xla_cpu_functions: bool = False
     """Whether functions of f32 are XLA:CPU's own approximations: see `ops.policies.backends`."""
     ignores_algorithms: bool = False

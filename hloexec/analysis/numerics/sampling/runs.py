@@ -49,7 +49,7 @@ class Samples:
 
     def __init__(self, first: Array, is_decided: Callable[[], bool] | None = None) -> None:
         """The array is kept, and must not be modified. `is_decided` says whether decisions about floats are behind the
-        leaf (`dataflow.decisions`)."""
+        leaf (`dataflow.dependences`)."""
         self.count = 1
         self._factors = [1.0]
         self._moments = _Moments.of(first)
