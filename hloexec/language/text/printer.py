@@ -338,7 +338,7 @@ def _stack_frames(frames: StackFrames) -> str:
     lines: list[str] = []
     for word, rows in zip(STACK_FRAME_TABLES, attrs.astuple(frames, recurse=False), strict=True):
         lines.append(f"\n{word}")
-        lines += (f"{i} {quoted(row) if isinstance(row, str) else _record(row)}" for i, row in enumerate(rows, 1))
+        lines += (f"{i} {quoted_text(row) if isinstance(row, str) else _record(row)}" for i, row in enumerate(rows, 1))
     return "\n".join(lines) + "\n\n"
 
 
@@ -439,7 +439,7 @@ _WRITERS: dict[Grammar, Callable[[Any], str]] = {
     Grammar.INT: str,
     Grammar.INT32: str,
     Grammar.FLOAT: number,
-    Grammar.STRING: quoted,
+    Grammar.STRING: quoted_text,
     Grammar.ENUM: str,
     Grammar.INT_LIST: braced,
     Grammar.INT_IN_LIST: lambda value: f"{{{value}}}",
