@@ -1,7 +1,5 @@
 """Runs commands of hloexec's in this process, each of which has to end with the exit code that is expected."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

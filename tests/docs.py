@@ -18,8 +18,6 @@ Blocks with a first line `# FILE` (as `python`) or `// FILE` (as `hlo`) are file
 command is run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

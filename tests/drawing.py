@@ -1,7 +1,5 @@
 """How many examples Hypothesis draws, and numbers that are drawn without it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis

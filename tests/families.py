@@ -1,7 +1,5 @@
 """Families of element types: what is computed in one way. Where cases differ by type alone, a few of each are enough."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from typing import Any

@@ -3,8 +3,6 @@
 Neither is for modules that may crash XLA, hang or run out of memory, which is what the processes are for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial

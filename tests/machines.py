@@ -10,8 +10,6 @@ this one cannot be had. What follows the name, or
 the number of machines, goes to pytest.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

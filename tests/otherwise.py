@@ -4,8 +4,6 @@ What takes a command long is a search, which is the same however its result is s
 the others show what that has found.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Reads what commands print under `--json`, and holds it against the schema that it names."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

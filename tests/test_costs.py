@@ -1,7 +1,5 @@
 """Contractions against counts by definition, and the totals of a module."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -3,8 +3,6 @@
 Their commands say the same on a narrow terminal, without colours, and as JSON.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples of opcodes in docs/opcodes: each opcode has one, and it gives what it says, on hloexec and on XLA:CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 

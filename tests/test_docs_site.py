@@ -1,7 +1,5 @@
 """The documentation site's own parts: how entries become pages, and which differences they tell."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

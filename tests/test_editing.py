@@ -1,7 +1,5 @@
 """Editing modules: fresh names, and parts in the place of those of their names."""
 
-from __future__ import annotations
-
 import attrs
 
 import hloexec

@@ -1,7 +1,5 @@
 """The element types that opcodes are said to take are those whose programs verify."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

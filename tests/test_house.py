@@ -1,7 +1,5 @@
 """What holds of the source: short functions, small rooms, and a short way through it for a small run."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Modules in other formats than HLO text. XLA itself makes the files and says what they mean."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """StableHLO in an issue or a page of Markdown is read where there is one module of it."""
 
-from __future__ import annotations
-
 import html
 from typing import Any
 

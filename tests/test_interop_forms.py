@@ -1,7 +1,5 @@
 """Small programs of JAX in every form in which people bring them: each is read and run, and compared with JAX's result."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from collections.abc import Callable

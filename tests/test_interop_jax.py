@@ -1,8 +1,6 @@
 """Modules of what JAX hands out: stages of a function, jaxprs, and exported functions, as objects and as files. JAX says
 what they compute."""
 
-from __future__ import annotations
-
 import struct
 import sys
 from collections.abc import Callable, Sequence

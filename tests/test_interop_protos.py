@@ -1,7 +1,5 @@
 """Modules as protocol buffers, read without jaxlib: XLA writes the messages, and prints what is in them."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files of values: round trips, what plain NumPy sees, and every way a file can be wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import pickle

@@ -1,7 +1,5 @@
 """An opcode, or a library call, that one file registers is known to every part of hloexec."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

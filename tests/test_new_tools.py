@@ -1,7 +1,5 @@
 """A tool that one file registers is known to every surface of hloexec."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

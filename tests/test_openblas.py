@@ -1,7 +1,5 @@
 """What NumPy's OpenBLAS says of itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hloexec.core.process import openblas_kernels

@@ -1,7 +1,5 @@
 """Where what only Linux has is absent, as on Windows and macOS, everything works, or a sentence says what is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

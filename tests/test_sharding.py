@@ -1,7 +1,5 @@
 """Whole arrays in and out of partitioned modules: what XLA's partitioner does, and slices written out."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """attrs classes with one `__repr__` for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

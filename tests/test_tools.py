@@ -1,7 +1,5 @@
 """The row of each tool is complete, and what people read about all tools names it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib import import_module

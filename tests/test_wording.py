@@ -1,7 +1,5 @@
 """How messages word sizes, devices, and names that may have been meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from hloexec.core.wording import (

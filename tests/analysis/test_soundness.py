@@ -4,8 +4,6 @@ An analysis is registered by a function that raises AssertionError where a run c
 settled by the definitions of opcodes, which are tested against XLA and exact arithmetic elsewhere.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence

@@ -2,8 +2,6 @@
 attributes and methods of such types.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

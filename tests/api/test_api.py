@@ -1,7 +1,5 @@
 """The public API: what `import hloexec` gives, and what it costs; each of its names has a docstring."""
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import io

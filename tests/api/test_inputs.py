@@ -1,7 +1,5 @@
 """Inputs: every function takes them under the same name, in the same place and in the same forms."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

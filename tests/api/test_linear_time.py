@@ -1,7 +1,5 @@
 """Time grows with the parameters and the leaves of a module, not with their square."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

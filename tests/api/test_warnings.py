@@ -1,7 +1,5 @@
 """Warnings point at the line that called hloexec, whatever of hloexec lies between."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 wrong, what was given and what is wanted.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The verdict on two contestants' results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """`python -m benchmarks` given what it cannot take: a sentence that says so, and nothing measured."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The processes that are measured: they start, take orders, and say what went wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

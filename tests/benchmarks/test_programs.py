@@ -3,8 +3,6 @@
 The bound is the benchmarks' own, derived in `benchmarks.agreement`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The JSON of a measurement: its comparison with another, its page, its plot."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The work of a program, beside what is counted by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules with the buffer assignments that XLA made for them."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

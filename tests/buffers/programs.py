@@ -4,8 +4,6 @@ Between them: loops that carry, swap and pass on values, loops in loops, branche
 that only one branch reads, updates in place with and without a donated argument, sorts, library calls with aliased results, collectives, and shapes of every kind.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial

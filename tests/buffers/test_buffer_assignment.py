@@ -1,7 +1,5 @@
 """Dumps of buffer assignments are read to the last byte, and what is wrong with one is said at its place."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What differs between a module and a buffer assignment is said, whatever it is."""
 
-from __future__ import annotations
-
 import attrs
 import pytest
 

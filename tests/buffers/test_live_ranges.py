@@ -1,7 +1,5 @@
 """Our values and live ranges are XLA's, over all that XLA:CPU dumps for the programs here and over a real TPU dump."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory of small modules, worked out by hand from the rules; everything larger is compared with XLA."""
 
-from __future__ import annotations
-
 import attrs
 import pytest
 

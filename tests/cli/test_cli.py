@@ -1,7 +1,5 @@
 """The command line as its users meet it: output, exit codes, errors on standard error without a traceback."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """docs/coming-from.md: each line of its table is among what the page runs."""
 
-from __future__ import annotations
-
 import re
 
 from tests.docs import ROOT, commands_of

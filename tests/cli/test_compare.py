@@ -1,7 +1,5 @@
 """`hloexec compare`: what it prints, its exit codes, and wrong uses of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

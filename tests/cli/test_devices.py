@@ -1,7 +1,5 @@
 """`hloexec run` on modules of several devices."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`hloexec golden record` and `check`: what they print, their exit codes, and wrong uses of them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Help texts: examples that run, nothing lost on a narrow terminal, and completion in shells."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

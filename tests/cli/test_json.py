@@ -1,7 +1,5 @@
 """What `--json` prints: one record, of the schema that it names, whatever happens."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

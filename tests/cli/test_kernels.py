@@ -1,7 +1,5 @@
 """The choice of matrix kernels before a run."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """`hloexec memory` as its users meet it: verdict, tables, JSON, exit codes."""
 
-from __future__ import annotations
-
 import ctypes
 import gzip
 import os

@@ -1,7 +1,5 @@
 """Messages of functions, as the command line says them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

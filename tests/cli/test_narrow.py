@@ -1,7 +1,5 @@
 """Long names on narrow terminals: nothing is cut."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """*Not decided* in each command that has a verdict: its exit code, what it says, and what it says as JSON."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files that are none, and files that hurt: refused in a sentence, at once, with nothing written; and options given twice."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

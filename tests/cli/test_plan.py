@@ -1,7 +1,5 @@
 """`hloexec plan` prints the plan, and docs/execution.md shows what it prints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command line as a process: outputs that cannot be written, signals, and several processes at once."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

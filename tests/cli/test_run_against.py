@@ -1,7 +1,5 @@
 """`hloexec run --against`: a result beside that of XLA:CPU, a policy, a module, a golden or a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`hloexec run` with inputs of a script or from ranges, values printed as literals, and times of further runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

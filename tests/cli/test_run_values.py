@@ -1,7 +1,5 @@
 """`hloexec run` on what a file or a host gives: snapshots' own inputs and results, values through channels."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

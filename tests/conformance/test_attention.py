@@ -3,8 +3,6 @@
 The tests of hloexec's call check it against JAX in f64; here they check what XLA:CPU makes of the equivalent module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

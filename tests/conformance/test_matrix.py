@@ -1,7 +1,5 @@
 """The matrix: every opcode has a cell, a slice of it holds, and what does not hold is found."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

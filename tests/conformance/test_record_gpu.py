@@ -1,7 +1,5 @@
 """The recorder, on the CPU: what it writes, what it does about programs that fail, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The recorder itself is tested in `test_record_gpu.py`.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

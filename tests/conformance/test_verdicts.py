@@ -1,7 +1,5 @@
 """The measurement of how often verdicts are wrong runs, and says what it measured."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -5,8 +5,6 @@ elements, without anything of hloexec. A device is a number, `replica * partitio
 what one operand is on that device. `groups` are lists of device numbers in the order that counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod

@@ -1,7 +1,5 @@
 """Equality of what many devices give."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """Parts of modules in which devices take different ways; a device knows its number through its one input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ async-start/update/done) or one local operation to values that came before. Ever
 that the machine's bookkeeping of which devices agree is tested along with what moves where.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

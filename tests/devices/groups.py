@@ -1,7 +1,5 @@
 """Groups of devices, drawn in every form that HLO text has for them, and the attributes that go with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st

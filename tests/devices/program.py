@@ -1,7 +1,5 @@
 """A program under construction: text, inputs and values, together with what each value is on each device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod

@@ -5,8 +5,6 @@ tensor, pipeline, expert and sequence parallelism, ring attention, FSDP), others
 the rest to XLA's partitioner.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

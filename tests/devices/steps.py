@@ -1,7 +1,5 @@
 """The steps that a drawn program is made of: one per collective, in each of the forms that HLO has for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any

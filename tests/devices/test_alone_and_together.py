@@ -1,7 +1,5 @@
 """Devices that exchange nothing get what each would get alone, whatever the others hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

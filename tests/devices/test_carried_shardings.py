@@ -1,7 +1,5 @@
 """Boundaries of manual regions behind instructions that carry no sharding, as passes leave them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Collectives on many devices give, bit for bit, what the model of them gives, device by device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis

@@ -4,8 +4,6 @@ Instructions carry `sharding={manual}`, so that XLA's partitioner takes the modu
 partitions: who acts together is then XLA's own reading of groups and channels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis

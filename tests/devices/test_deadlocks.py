@@ -1,7 +1,5 @@
 """What can never meet is reported: who waits where for whom, and where the others are."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

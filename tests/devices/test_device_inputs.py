@@ -1,7 +1,5 @@
 """Modules and inputs that do not fit the devices are refused in a sentence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 Expected values are worked out in the tests from what each device does.
 """
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

@@ -3,8 +3,6 @@
 Values are zeros and ones, so that sums are exact in every type; expected values are NumPy's, device by device.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

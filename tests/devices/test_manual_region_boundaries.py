@@ -5,8 +5,6 @@ device keeps the block at its place along the manual axes that divide a dimensio
 put together from the devices that have its coordinates along all axes that are not used.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Boundaries of manual regions: against XLA:CPU on eight devices through JAX, and against slices written out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """What devices exchange wherever it stands: in loops, in loops within loops, in branches, in calls, on replicas and
 partitions at once. Expected values follow from what the exchange means, computed here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@ The model runs each device by itself, as a generator that stops where it needs o
 sent is never received, hloexec must report a deadlock; otherwise values must be equal.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A group's operands are folded in the group's order, without an init value. Types
 compare in f32 and round once, as reduce does; other reducers work step by step in the declared type.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

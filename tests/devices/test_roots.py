@@ -1,7 +1,5 @@
 """Collectives that have a root: collective-reduce, and collective-broadcast whose root is known only when it runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,8 +9,6 @@ last place moves R by s; `ROUNDINGS` roundings after one another move the result
 leaves a few units of the largest element. XLA's own results must keep it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

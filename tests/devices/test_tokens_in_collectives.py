@@ -4,8 +4,6 @@ What devices exchange is computed by NumPy from whole numbers; each device gets 
 modules, and its all-reduce adds a scalar up like any other operand.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

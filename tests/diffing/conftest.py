@@ -1,7 +1,5 @@
 """What these tests are about: the search by values, which modules that differ in one place of their texts do not need."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

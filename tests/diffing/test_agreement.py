@@ -1,7 +1,5 @@
 """Which values may be the same but for rounding, and in which order."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

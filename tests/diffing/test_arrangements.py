@@ -1,8 +1,6 @@
 """A product with the wrong dimension of a square matrix: the matrix is right, and what takes it is to blame, although the
 results come right with the matrix transposed, too."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

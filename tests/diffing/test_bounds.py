@@ -1,7 +1,5 @@
 """Bounds of one instruction from its operands, against exact arithmetic."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The search back from results that differ: what it looks through, and where it stops."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from typing import Any

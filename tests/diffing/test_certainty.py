@@ -1,7 +1,5 @@
 """What diff calls certain: an instruction that is wrong on right operands, and the only one that can be meant."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

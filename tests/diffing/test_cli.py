@@ -1,7 +1,5 @@
 """`hloexec diff` on the command line: what it prints, what it returns, and what it refuses."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`hloexec diff --extract`, and the progress of `hloexec diff`."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Values that are computed from different values of the module before, each with a rounding error of its own."""
 
-from __future__ import annotations
-
 import attrs
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What differs from its counterpart by design, and which a later step makes up for, is not to blame."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

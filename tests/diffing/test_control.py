@@ -1,7 +1,5 @@
 """What is to blame where a run went another way: the decision, not what was computed on that way."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hloexec.tools.diffing import Diff

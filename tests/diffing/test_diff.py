@@ -1,7 +1,5 @@
 """Two modules, of which one is the other with a fault: the fault is found; what only rounds otherwise is none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Digests tell arrays apart by their numbers, and by nothing else."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import ml_dtypes

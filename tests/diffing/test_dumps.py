@@ -1,7 +1,5 @@
 """Which files of a dump folder are which module, at which stage."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Instructions that run again alone, and what a diff measures no more than once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,7 +93,7 @@ def test_rounding_is_measured_once_where_something_is_left_open(monkeypatch: pyt
     def measured(*_: Any, **__: Any) -> Iterator[Any]:
         yield pytest.fail("what rounding does has been measured")
 
-    monkeypatch.setattr("hloexec.analysis.numerics.sampling.runs.sampled_in_stages", measured)
+    monkeypatch.setattr("hloexec.analysis.numerics.comparing._sampled", measured)
     before = hloexec.parse(SCATTERED)
     after = hloexec.parse(SCATTERED.replace("exponential", "tanh"))
     inputs = [np.linspace(0.1, 0.8, 8, dtype=np.float32), np.int32([[0], [1], [2], [3]]), np.ones(4, np.float32)]

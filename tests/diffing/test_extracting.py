@@ -1,7 +1,5 @@
 """Two small modules that show what a diff has found, and regions as graphs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Dump folders as JAX writes them: no alarm on what XLA did, and the pass whose output was altered is named."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Wrong instructions that give, by chance, what the right program has elsewhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

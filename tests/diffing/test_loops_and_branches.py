@@ -1,7 +1,5 @@
 """Faults in what loops hand on, in what ends them, and in which branch is taken, where numbers are few or alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loops that run beside another loop, or never, and what counts their iterations."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import hloexec

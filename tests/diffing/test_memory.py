@@ -1,7 +1,5 @@
 """What `diff` takes, beside the plain run, for a scan: a loop that writes into an array in each iteration."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

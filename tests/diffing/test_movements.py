@@ -1,7 +1,5 @@
 """What moves elements is to blame for certain only if nothing else around it could make up for their order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ What is optimized is every program that the benchmarks measure, at a fiftieth of
 more precision than the program says, as it may by default: rounding that is left out is what `diff` reports.
 """
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

@@ -1,8 +1,6 @@
 """Elements in a wrong order are told by their places, also where a loop has them from a computation that others call,
 and where bounds in a narrow type hide them."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 

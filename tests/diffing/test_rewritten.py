@@ -1,7 +1,5 @@
 """Faults in modules whose steps were rewritten: other constants, other orders of elements, steps without counterparts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Modules that round to fewer bits in several places, as those for TPUs do, and what else is wrong with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Faults in loops within loops over integers, where few numbers say which values are one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

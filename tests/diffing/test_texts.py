@@ -1,7 +1,5 @@
 """Modules whose texts differ in one place: what is to blame follows from that, whatever the values are."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@
 about them, or about x and them, is not the same, and neither is wrong.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

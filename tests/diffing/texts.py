@@ -1,7 +1,5 @@
 """Two texts, compared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hloexec

@@ -1,7 +1,5 @@
 """What tests of dumps for several devices share: XLA:CPU in a process of its own, as its devices are set at the start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

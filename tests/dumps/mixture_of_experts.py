@@ -7,8 +7,6 @@ bounds of indices and means follow their extents. What comes of it has to verify
 elements.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

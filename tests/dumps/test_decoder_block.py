@@ -3,8 +3,6 @@
 The truth is XLA:CPU on the equivalent module (fusions as calls, library gemms as dots).
 """
 
-from __future__ import annotations
-
 import math
 import resource
 

@@ -4,8 +4,6 @@ The truth is XLA:CPU with as many devices on the equivalent module (fusions as c
 for). Each test takes minutes and up to 16 GB, so they run only where HLOEXEC_LARGE is set.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

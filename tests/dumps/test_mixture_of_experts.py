@@ -8,8 +8,6 @@ miss it, too: which elements XLA rounds the other way depends on the processor. 
 four times as many.)
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A sample of the drawn pairs; `python -m evaluation diff` measures all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

@@ -1,7 +1,5 @@
 """Every pair of the table is what it says it is, whatever `diff` makes of it; and where there is no fault, `diff` finds none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The truths of the fresh half and of the blind one, held against runs under the policies that they are said to have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

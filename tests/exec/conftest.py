@@ -1,7 +1,5 @@
 """Garbage of single tests."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from functools import partial

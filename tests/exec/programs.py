@@ -1,7 +1,5 @@
 """Modules for tests of execution, and the comparison with XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

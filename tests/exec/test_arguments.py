@@ -1,7 +1,5 @@
 """What may be passed in, and what the messages say where it may not."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

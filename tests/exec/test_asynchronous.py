@@ -1,7 +1,5 @@
 """Asynchronous operations that end elsewhere than they begin, as XLA has them since jaxlib 0.12."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

@@ -1,7 +1,5 @@
 """Plans as Python do what the machine does: the same bits, the same errors, the same values overwritten."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """Infeed, outfeed, and sends and recvs between a device and its host, as XLA's operation semantics define them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The plain interpreter, which `planner=False` runs, beside the machine, which runs the same with limits or observers."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 import weakref

@@ -1,7 +1,5 @@
 """Limits of runs: loops that never end, loops that are unrolled, nested or run by classes of devices, long runs."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Control flow, calls and tuples, against XLA:CPU."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 

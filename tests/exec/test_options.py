@@ -1,7 +1,5 @@
 """The options of a run: what callers give, and the one object that it becomes."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

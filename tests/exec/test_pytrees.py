@@ -1,7 +1,5 @@
 """Arguments as users of JAX have them: nested containers, whose leaves are the parameters."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import OrderedDict, namedtuple

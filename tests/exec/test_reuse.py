@@ -1,7 +1,5 @@
 """Updates in place: no result depends on them, and a loop that writes a row at a time costs a row at a time."""
 
-from __future__ import annotations
-
 import sys
 import time
 import warnings

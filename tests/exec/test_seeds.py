@@ -1,7 +1,5 @@
 """Random numbers of a module belong to the run and its seed; runs that round at random side by side have the bits that each has alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

@@ -1,7 +1,5 @@
 """`verify=False`: what cannot be run all the same says what is wrong with the module."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`budget` is kept wherever a search is when its time is over: by a clock that only runs of the module move."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `explain` says of truths that XLA:CPU made, of planted faults, and of what cannot be told apart."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

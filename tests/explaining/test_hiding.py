@@ -1,7 +1,5 @@
 """Policies of instructions that rounding hides, and what no policy can reach: against what NumPy computes in f64."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results of integers and preds alone: an element is right or wrong, and a policy explains what it makes right."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

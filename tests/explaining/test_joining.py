@@ -1,7 +1,5 @@
 """Different policies of different products, found jointly; NumPy computes what is expected."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

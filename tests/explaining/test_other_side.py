@@ -1,7 +1,5 @@
 """Values of instructions that ran in loops and on several devices, and those of folders of literals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which choices of a policy the values can tell: single numbers that two products went into, computed by NumPy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Wrong uses of `explain`: each is refused with a message that says what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`hloexec extract` as its users meet it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

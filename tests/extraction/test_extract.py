@@ -1,7 +1,5 @@
 """`extract`: an instruction as a module of its own, which runs to the same bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The examples, training steps of networks, and long products and sums of function
 differently from processor to processor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A module of long products and sums of functions, in any floating type; apart from JAX, which takes long to import."""
 
-from __future__ import annotations
-
 SUMS = """HloModule sums_T
 
 add {

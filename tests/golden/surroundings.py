@@ -3,8 +3,6 @@
 The test runs it where NumPy and BLAS are made to choose other code; what they chose is said, too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

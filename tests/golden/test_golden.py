@@ -1,7 +1,5 @@
 """Goldens from Python: what is recorded, what passes, and what is said of those that are broken."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import os

@@ -1,7 +1,5 @@
 """The pytest plugin, in runs of pytest on small projects, within the one that tests it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

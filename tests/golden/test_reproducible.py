@@ -5,8 +5,6 @@ which checks all goldens. Each two settings meet in one of them. That the settin
 `reference`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Modules to draw: a loop, a fusion, a branch, a computation that two instructions call, and names that are hostile."""
 
-from __future__ import annotations
-
 import attrs
 
 import hloexec

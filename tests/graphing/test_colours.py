@@ -1,7 +1,5 @@
 """What instructions are coloured by, in memory and from files, and the JSON for Model Explorer."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which instructions and edges a graph has."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,8 +1,6 @@
 """Wrong uses of `hloexec graph`: each is refused with exit code 2 (or 1, if it cannot be drawn here) and a message that
 says what to do."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

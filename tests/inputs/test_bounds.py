@@ -1,7 +1,5 @@
 """What the analysis says of the bounds of a value holds for every element that a run computes."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

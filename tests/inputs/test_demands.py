@@ -1,7 +1,5 @@
 """What random inputs must respect, one module per kind of use; the values are checked, not the analysis."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random elements: exact values worked out with Python's integers, moments, and every type with every distribution."""
 
-from __future__ import annotations
-
 import time
 from fractions import Fraction
 from statistics import NormalDist

@@ -3,8 +3,6 @@
 What is right is read off the modules: component k counts from 0 to the size of its dimension less that of the window.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 What is right follows from JAX's own semantics: `x[i, j]` takes rows 0 to 7 and columns 0 to 1571 of x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

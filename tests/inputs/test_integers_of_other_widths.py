@@ -1,7 +1,5 @@
 """Integers as NumPy makes them, in 64 bits, for parameters of other integer types: taken where none is lost."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Integers that a module uses as masks and as segments, recognized by use; those that are not, left as they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

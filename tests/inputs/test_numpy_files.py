@@ -1,8 +1,6 @@
 """Files of values as people write them with `numpy.savez`: results without keys, all arguments of a jitted function,
 names of a framework's, and element types that NumPy does not know."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys that are the paths of leaves in a function's arguments, as JAX, Flax and others write them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Ranges that users give for parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random inputs of modules whose sizes are known at run time: modules run on them, and sizes are as unlike as can be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

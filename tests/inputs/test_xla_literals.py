@@ -1,7 +1,5 @@
 """Values as XLA writes them, as a LiteralProto or as text: read wherever a file of values is, and told from modules."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a row of the tables is: a function of JAX's, arguments for it, and how close its results have to be."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from typing import Any

@@ -16,8 +16,6 @@ their errors are bounded by its norm alone (Higham, "Accuracy and stability of n
 the largest element of its own matrix is added.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """jax.lax: one row per operation that JAX can lower, and per form of the larger ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Factors are unique up to signs, phases and order only, so decompositions are com
 is the matrix again, and the factors that should be orthogonal are. Eigenvalues and singular values are compared, sorted.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

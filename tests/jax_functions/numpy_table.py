@@ -1,7 +1,5 @@
 """jax.numpy, with jax.numpy.fft; jax.numpy.linalg has a table of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """jax.scipy, jax.nn and jax.image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

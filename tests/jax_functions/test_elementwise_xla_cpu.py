@@ -1,7 +1,5 @@
 """Under the `xla-cpu` policy everyday elementwise functions have the bits of XLA:CPU, optimized or not."""
 
-from __future__ import annotations
-
 from inspect import signature
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything `jax.jit(f).lower(...)` gives for the functions of the tables runs on hloexec, and gives what XLA gives."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.jax_functions import comparing, lax_table, linear_algebra_table, numpy_table, science_table

@@ -6,8 +6,6 @@ of its own, and contracts a multiplication and an addition to one rounding, wher
 does the same, they are equal, too: see `test_random_xla_cpu`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Under the `xla-cpu` policy jax.random draws the same bits on hloexec as on XLA:CPU, transformations and all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

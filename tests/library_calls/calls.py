@@ -1,7 +1,5 @@
 """Modules of one library call each, as text: what the tests of the libraries run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

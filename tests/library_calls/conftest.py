@@ -1,7 +1,5 @@
 """How XLA compiles what calls are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Numbers in blocks that share a scale, against the HLO that XLA expands these calls to, run by XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

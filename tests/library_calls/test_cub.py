@@ -1,7 +1,5 @@
 """CUB's sorts and prefix sums against the sorts and scans that XLA turns into them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

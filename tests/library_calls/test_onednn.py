@@ -1,7 +1,5 @@
 """oneDNN's calls against the HLO that they stand for, run by XLA:CPU; DUCC's transforms against NumPy's."""
 
-from __future__ import annotations
-
 import functools
 import json
 import struct

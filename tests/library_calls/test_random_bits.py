@@ -1,7 +1,5 @@
 """Threefry in all spellings against JAX's bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The registry of library calls."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec.ops.library_calls  # noqa: F401  (fills the registry)

@@ -1,7 +1,5 @@
 """Searches and resizing against XLA:CPU, JAX and independent formulas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -4,8 +4,6 @@ Values are those of the call whose config is spelled as XLA prints it now, which
 numbers of enumerators are those in the protocol buffers that XLA writes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Library calls that users give a meaning: functions and classes, in every tool that runs a module."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The packages that tests of `minify` need."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

@@ -1,7 +1,5 @@
 """`minify` by a command: what loops and conditionals call is left out like anything else, and stays a valid module."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`minify`: small modules that still fail, and by the same cause. The truth is that they fail when run by themselves."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """`minify` of two modules keeps the fault that was given: the instruction that was changed, and how it was changed."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

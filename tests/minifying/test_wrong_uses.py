@@ -1,7 +1,5 @@
 """Wrong uses of `hloexec minify`: each is refused with exit code 2 and a message that says what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ A program is a function of parameters and data, and their values in f32; what it
 `evaluation/programs`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

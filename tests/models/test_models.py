@@ -1,7 +1,5 @@
 """Training steps of whole networks run on hloexec and give what XLA gives."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Modules whose numbers go bad, or only seem to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`hloexec nan` as its users meet it."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

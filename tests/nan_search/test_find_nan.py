@@ -1,7 +1,5 @@
 """`find_nan`: the first instruction that makes bad numbers of good ones, and none where they are meant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,6 @@
 """NaN that no instruction makes: those of the inputs have their place, and those of constants are blamed on the select
 that takes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

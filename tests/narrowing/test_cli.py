@@ -1,7 +1,5 @@
 """`hloexec precision`: the report, the module it writes, and its inputs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an element's error is relative to, and limits against the exact factors of the noncentral t distribution and samples."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What may be narrowed and what may not, in modules of which that is known."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

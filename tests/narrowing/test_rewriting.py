@@ -1,7 +1,5 @@
 """Modules with narrow instructions: what is converted, what is not, and that XLA gives the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

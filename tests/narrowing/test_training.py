@@ -1,7 +1,5 @@
 """Training steps, as XLA:CPU trains with what was narrowed: a reduced form of `python -m evaluation precision`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

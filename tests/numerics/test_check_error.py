@@ -1,7 +1,5 @@
 """`compare(check_error=…)`: which statistic of the errors is held to a tolerance, and that the verdict says no more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

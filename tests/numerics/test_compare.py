@@ -1,7 +1,5 @@
 """`compare`: its figures against whole-array formulas in f64, its verdicts against cases with known causes."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

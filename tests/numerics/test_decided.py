@@ -1,7 +1,5 @@
 """Verdicts where rounding decides between separate values: what jumps says nothing of what does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is read off a module: chains of roundings, and how often loops go round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Verdicts of first steps of Adam and of Lion: where a gradient is nearly 0, rounding decides the sign of the step."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said of an element does not depend on numbers that have no part in it, however large or small they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Indices are compared by the values that they select, in modules as JAX lowers them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """More samples are taken where chance may be behind what is off, and only there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

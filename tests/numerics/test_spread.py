@@ -1,7 +1,5 @@
 """What rounding does to each element, measured: its statistics, and verdicts that stand on it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

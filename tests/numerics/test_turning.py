@@ -1,7 +1,5 @@
 """Decisions that rounding may turn are turned: what follows from them is *not decided*, and a fault beside is seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """ULP distances against counting numbers one by one, and statistics against exact sums across the borders of blocks."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from typing import Any

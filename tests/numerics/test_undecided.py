@@ -1,7 +1,5 @@
 """Verdicts where HLO, or the text, leaves results open: *not decided* for what depends on that, and for nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

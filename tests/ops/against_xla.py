@@ -3,8 +3,6 @@
 Cases are put into one module each time, since compiling a module costs XLA far more than one more instruction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

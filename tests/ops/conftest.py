@@ -1,7 +1,5 @@
 """How XLA compiles single instructions, with which kernels are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

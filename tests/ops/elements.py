@@ -1,7 +1,5 @@
 """Operands for elementwise operations: the special values of each element type, and random ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Products on one thread of BLAS."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Conversions that operations share."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 from numpy.testing import assert_array_equal

@@ -4,8 +4,6 @@ Values are zeros and ones, so that sums are exact in every type (of pred, OR); e
 by hand from the definition of the opcode.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

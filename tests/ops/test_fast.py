@@ -1,7 +1,5 @@
 """Every fast variant gives the bits of its definition, and is what runs where shapes and types are known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The registry against the opcodes of the installed XLA."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

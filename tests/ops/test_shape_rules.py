@@ -1,7 +1,5 @@
 """Shape rules of control flow, asynchronous pairs and collectives: what they give, and what they refuse."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Work in blocks on all cores."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What traits say holds of what the opcodes compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """`python everything.py FOLDER`: import all of hloexec, run the modules in a folder and the command lines that standard
 input has as JSON, and print what came of each as JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import io

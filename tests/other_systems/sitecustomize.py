@@ -4,8 +4,6 @@ The standard library keeps what it needs of it here: what starts processes, or i
 first.
 """
 
-from __future__ import annotations
-
 import concurrent.futures.thread
 import ctypes
 import errno

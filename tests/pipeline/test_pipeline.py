@@ -1,7 +1,5 @@
 """Some mutants through everything; `python -m evaluation mutants 0 200000` tries many more."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

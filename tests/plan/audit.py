@@ -5,8 +5,6 @@ opcode's definition gives for the operands that were seen; a call hands over its
 condition says, a conditional takes the branch that its operand selects, collectives move what the devices hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any

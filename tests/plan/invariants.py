@@ -14,8 +14,6 @@
 `tests/conftest.py` has each plan checked after every pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from hloexec.core.ir import ArrayShape, flat_shapes

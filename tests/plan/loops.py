@@ -1,7 +1,5 @@
 """Loops as HLO text, made of the instructions that matter to a test."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 _REDUCERS = "".join(

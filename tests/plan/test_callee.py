@@ -1,7 +1,5 @@
 """Called computations on whole arrays: the same as element by element."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

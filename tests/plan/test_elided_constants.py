@@ -1,7 +1,5 @@
 """Constants that a text elides: zeros, random numbers, values that are given, or an error."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

@@ -4,8 +4,6 @@ A value that meets a declaration of another width is rounded to it there; expect
 rounding, in the order of the text.
 """
 
-from __future__ import annotations
-
 import random
 import warnings
 

@@ -1,7 +1,5 @@
 """What plans look like: order, dead code, lifetimes, inlining."""
 
-from __future__ import annotations
-
 import attrs
 import numpy as np
 import pytest

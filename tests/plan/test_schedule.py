@@ -1,7 +1,5 @@
 """The order of steps: those whose operands die with them run early; merged units of steps keep the graph acyclic."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The verifier of plans finds what passes must not do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import attrs

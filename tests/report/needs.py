@@ -1,7 +1,5 @@
 """What pages and notebooks are made with."""
 
-from __future__ import annotations
-
 import pytest
 
 

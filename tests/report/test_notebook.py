@@ -1,7 +1,5 @@
 """What notebooks and prompts show of the values that functions return."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables at the widths of terminals, with everything that may stand in them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -4,8 +4,6 @@ What is to blame in each was decided before `shadow` ran on it, and stands in th
 correct and look as if they were not are in `test_false_alarms`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Running `hloexec.shadow` in tests, and seeing the shadow of every element of a result."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any

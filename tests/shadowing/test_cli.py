@@ -1,7 +1,5 @@
 """`hloexec shadow` as its users meet it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

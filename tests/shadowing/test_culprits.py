@@ -1,7 +1,5 @@
 """Programs whose culprit is known: as JAX lowers them, and as XLA:CPU optimizes them."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

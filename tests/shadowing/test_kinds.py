@@ -1,7 +1,5 @@
 """How losses are named, counted and ranked: on modules written by hand."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Loops: their iterations, run many at a time, are accounted for as if each instruction had been looked at."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shadows in loops, fusions, branches and on several devices, and what cannot be looked at."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Shares follow what each instruction's rounding does to the outputs: beside runs of NumPy's in which one rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

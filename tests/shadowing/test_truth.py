@@ -1,7 +1,5 @@
 """Shadows against exact arithmetic: rational numbers, and mpmath for functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any

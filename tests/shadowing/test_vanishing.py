@@ -1,7 +1,5 @@
 """Elements that become zero, and what makes infinities of them: who is to blame."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Modules with the smallest sizes that their relations allow, and with any others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

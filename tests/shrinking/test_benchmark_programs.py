@@ -4,8 +4,6 @@ Only sizes may differ between the two, so scales are those at which a program ha
 images as evenly. The table that says so in the documentation is the one that is tested here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hloexec shrink` and `hloexec run --shrink`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

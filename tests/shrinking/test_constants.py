@@ -1,7 +1,5 @@
 """Constants that encode sizes: which follow, and which are guesses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Fewer devices: what is left computes what the program does that JAX lowers for so few devices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

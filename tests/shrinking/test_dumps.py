@@ -1,7 +1,5 @@
 """Real dumps, shrunken, compute what XLA:CPU computes on the equivalent of the shrunken module."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

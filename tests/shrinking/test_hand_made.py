@@ -1,7 +1,5 @@
 """A small module shrunken is, line for line, the module that is written for the smaller sizes, and XLA accepts it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The functions of JAX's that hloexec is tested with, and small networks, shrink to modules that XLA accepts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

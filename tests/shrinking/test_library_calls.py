@@ -1,7 +1,5 @@
 """Library calls: their dimensions, and configs that repeat sizes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,8 +1,6 @@
 """A large JAX program, shrunken, computes what the same program computes at the small size, or it is said which
 constant keeps it from doing so."""
 
-from __future__ import annotations
-
 import pytest
 
 from evaluation.shrinking.judging import SETS, dimensions_of_inputs, shrunken

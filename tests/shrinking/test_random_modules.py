@@ -1,7 +1,5 @@
 """Random modules shrink to valid modules."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Every opcode's relation, held to its shape rule: shrink the operands, infer the result, and compare."""
 
-from __future__ import annotations
-
 import warnings
 
 import attrs

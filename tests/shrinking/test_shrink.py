@@ -1,7 +1,5 @@
 """`hloexec.shrink`: sizes, bounds, what stays and why, constants, and errors."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -3,8 +3,6 @@
 XLA reads how many devices a host has once, so `results_of_xla` runs this module in a process of its own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Modules that are stepped through, with what their values are."""
 
-from __future__ import annotations
-
 LOOP = """HloModule loop
 square { p = f32[2] parameter(0)
   ROOT q = f32[2] multiply(p, p) }

@@ -1,7 +1,5 @@
 """`hloexec step`: its commands, what they print, exit codes, and wrong uses."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

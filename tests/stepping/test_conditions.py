@@ -1,7 +1,5 @@
 """Conditions on values mean what they say, for every kind of element, and say where they are wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

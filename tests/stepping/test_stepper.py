@@ -1,7 +1,5 @@
 """`hloexec.step`: where a run stops, what it shows there, and what comes of other values."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

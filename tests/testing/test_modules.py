@@ -1,7 +1,5 @@
 """Modules that `hloexec.testing` draws: well-formed for us and for XLA, and small once they shrink."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes, arrays and inputs that `hloexec.testing` draws."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts that XLA accepts: what talks to other devices, to the host and to libraries."""
 
-from __future__ import annotations
-
 from tests.text.building import ADD, module, op
 
 _F2 = "f32[2]{0}"

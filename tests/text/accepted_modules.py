@@ -1,7 +1,5 @@
 """Texts that XLA accepts: headers, tables, computations, names, and what any instruction may carry."""
 
-from __future__ import annotations
-
 from tests.text.building import ADD, module, op
 
 _ONE = "a = f32[2] parameter(0)\nROOT b = f32[2] negate(a)"

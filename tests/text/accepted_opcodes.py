@@ -1,7 +1,5 @@
 """Texts that XLA accepts: every opcode, with every attribute it may carry."""
 
-from __future__ import annotations
-
 from tests.text.building import ADD, ADD2, LESS, module, op
 
 _UNARY = (

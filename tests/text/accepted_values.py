@@ -1,7 +1,5 @@
 """Texts that XLA accepts: shapes, layouts and literals."""
 
-from __future__ import annotations
-
 from tests.text.building import ADD, F2, LESS, constant, module, op, parameter
 
 VALUES: dict[str, str] = {}

@@ -1,7 +1,5 @@
 """Short ways to write HLO texts for tests."""
 
-from __future__ import annotations
-
 ADD = """add_f32 {
   x = f32[] parameter(0)
   y = f32[] parameter(1)

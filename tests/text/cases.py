@@ -1,7 +1,5 @@
 """The big table of HLO texts: what XLA accepts, what it rejects, and what it merely does not know."""
 
-from __future__ import annotations
-
 from tests.text.accepted_devices import DEVICES
 from tests.text.accepted_modules import MODULES
 from tests.text.accepted_opcodes import OPCODES

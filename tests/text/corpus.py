@@ -4,8 +4,6 @@ Between them the functions use every kind of attribute that JAX produces, so a p
 texts knows the format as the installed XLA writes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial

@@ -4,8 +4,6 @@ Some texts make XLA abort the process, so verdicts are taken in processes of the
 and where it dies, another fork of its parent, which has imported jaxlib, goes on behind the text that killed it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ A `§` stands before each character at which the error may be reported: the offe
 something is missing or does not fit, also where the construct begins. It is removed before parsing.
 """
 
-from __future__ import annotations
-
 from tests.text.rejected_attributes import ATTRIBUTES
 from tests.text.rejected_structure import FORMS, STRUCTURE, VALUES
 

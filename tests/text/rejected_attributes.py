@@ -1,7 +1,5 @@
 """Texts that XLA rejects: attributes of opcodes, and what any instruction may carry."""
 
-from __future__ import annotations
-
 from tests.text.building import ADD, F2, binary, carries, module, op, unary
 
 

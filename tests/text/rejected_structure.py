@@ -1,7 +1,5 @@
 """Texts that XLA rejects: characters, headers, tables, computations, instructions and their operands."""
 
-from __future__ import annotations
-
 from tests.text.building import ADD, ADD2, F2, binary, carries, constant, module, op, parameter, unary, with_header
 
 STRUCTURE: dict[str, str] = {

@@ -1,7 +1,5 @@
 """Where real dumps lie, for the tests that want them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

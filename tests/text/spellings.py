@@ -3,8 +3,6 @@
 Some are the same module to XLA, some another one, and some it rejects; its parser is the judge of each.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The corpus of whole programs: round trips, and XLA's opinion of what is printed."""
 
-from __future__ import annotations
-
 import pytest
 
 from hloexec.language.text import format as format_module

@@ -1,7 +1,5 @@
 """Bad input: whatever the bytes, the parser either reads a module that prints and reads again, or raises an HloError."""
 
-from __future__ import annotations
-
 import random
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Literals that are not as XLA prints them, read as XLA reads them."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 from unittest import mock

@@ -1,7 +1,5 @@
 """The text of NaNs: their signs and payloads survive, and are written as XLA writes them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

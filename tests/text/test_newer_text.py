@@ -4,8 +4,6 @@ Where the installed jaxlib reads such a text, it is the judge, too. The expectat
 makes of these texts.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

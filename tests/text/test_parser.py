@@ -1,7 +1,5 @@
 """The parser and the printer against XLA's own, text by text."""
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 

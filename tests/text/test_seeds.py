@@ -1,7 +1,5 @@
 """Real dumps: counts, round trips, and XLA's opinion of what is printed."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from pathlib import Path

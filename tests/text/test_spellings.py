@@ -1,7 +1,5 @@
 """Other spellings of whole programs: read as XLA reads them, or rejected where it rejects them."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

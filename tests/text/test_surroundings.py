@@ -1,7 +1,5 @@
 """A module that was copied out of a log or a page is read; nothing that may be part of a module is dropped."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings

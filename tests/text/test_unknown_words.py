@@ -3,8 +3,6 @@
 What an opcode computes under a word that nobody knows is unknown, and not the same as what it computes by default.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

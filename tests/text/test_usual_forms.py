@@ -1,7 +1,5 @@
 """What is read as a whole, or looked up by its text, is what reading it token by token gives."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import random

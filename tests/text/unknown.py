@@ -3,8 +3,6 @@
 The default mode keeps what it does not know.
 """
 
-from __future__ import annotations
-
 from tests.text.building import ADD, F2, binary, carries, constant, module, op, unary, with_header
 
 UNKNOWN: dict[str, str] = {

@@ -1,7 +1,5 @@
 """Traces: every instruction's value on disk, in files that plain NumPy reads, in bounded memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import tracemalloc

@@ -1,7 +1,5 @@
 """`triage`: what differs is found, told and grouped; limits, crashes and Ctrl-C lose nothing. XLA:CPU has the truth."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

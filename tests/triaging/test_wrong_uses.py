@@ -1,7 +1,5 @@
 """Wrong uses of `hloexec triage`: each is refused before anything runs, with exit code 2 and what to do."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ways to make broken modules, and to hear what the verifier says of them."""
 
-from __future__ import annotations
-
 import warnings
 
 import attrs

@@ -1,7 +1,5 @@
 """Changes to the IR of a module, at random or one after the other: what a program that builds modules may get wrong."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any

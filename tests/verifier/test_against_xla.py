@@ -1,7 +1,5 @@
 """XLA as the authority on which programs are well-formed."""
 
-from __future__ import annotations
-
 import pytest
 
 from hloexec.language.verifier import verify

@@ -1,7 +1,5 @@
 """Whatever a module holds, verifying and printing it raises HloError or nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import warnings

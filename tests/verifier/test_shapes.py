@@ -1,7 +1,5 @@
 """Declared shapes against inferred ones, and the widths of floats."""
 
-from __future__ import annotations
-
 import attrs
 
 from hloexec.core import ir

@@ -1,7 +1,5 @@
 """Names, references, cycles, parameters, calls, and what the header says of the entry computation."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """A fault of one collective: what is named as certain is that collective."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

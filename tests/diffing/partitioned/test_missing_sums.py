@@ -1,7 +1,5 @@
 """Parts of a sum that nothing adds up are told as such, whatever takes them next; and nothing else is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

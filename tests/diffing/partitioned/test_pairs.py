@@ -1,7 +1,5 @@
 """A module on whole arrays, and the same partitioned: what corresponds is found, and so is what is wrong."""
 
-from __future__ import annotations
-
 import re
 
 import ml_dtypes

@@ -1,8 +1,6 @@
 """Programs that XLA partitions: nothing but rounding between both modules. `python -m evaluation partitioned` plants
 faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which part of operands a part of a result needs; tiles of whole values, and parts of sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

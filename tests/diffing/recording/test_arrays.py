@@ -1,7 +1,5 @@
 """Arrays by number: what is asked for is what was added, however it is kept."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

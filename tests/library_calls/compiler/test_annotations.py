@@ -1,7 +1,5 @@
 """Annotations leave their operand as it is, as in XLA."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

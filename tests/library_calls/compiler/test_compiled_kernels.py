@@ -1,7 +1,5 @@
 """Kernels of other compilers are refused by name, and run where a function stands for them."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Custom calls that are all in the computation they call: host offloading, and Triton's fusions of 2023."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

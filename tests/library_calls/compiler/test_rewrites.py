@@ -1,7 +1,5 @@
 """Halves of integers, dynamic shapes, slices, buffers and callbacks: against NumPy and the definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

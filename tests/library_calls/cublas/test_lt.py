@@ -3,8 +3,6 @@
 The numbers are small enough that every product, sum and scale is exact in f32; what is left is the one rounding.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

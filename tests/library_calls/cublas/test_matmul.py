@@ -1,7 +1,5 @@
 """cuBLAS gemms against the HLO that they stand for, run by XLA:CPU, and against f64."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Modules of one library call, for the tests of cuDNN's targets."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """cuDNN's attention as JAX lowers it for CUDA, against plain attention and its gradients by XLA:CPU in f64."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

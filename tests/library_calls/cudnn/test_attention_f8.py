@@ -1,7 +1,5 @@
 """cuDNN's 8-bit attention as JAX lowers it for CUDA, against plain attention of what the 8-bit arrays stand for."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Block-scaled products against the HLO that XLA expands them to, run by XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

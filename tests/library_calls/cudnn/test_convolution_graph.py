@@ -1,7 +1,5 @@
 """cuDNN's graphs behind a convolution against the HLO that XLA makes them of, run by XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """cuDNN's convolutions against the convolution instructions that they stand for, run by XLA:CPU, and their gradients."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """cuDNN's layer normalization against JAX's layer normalization and its gradients, computed in f64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

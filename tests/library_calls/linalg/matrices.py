@@ -1,7 +1,5 @@
 """Matrices for solvers and decompositions, and how near to exact what they give must be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where the functions of LAPACK come from: SciPy's compiled modules by themselves, or its package."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -5,8 +5,6 @@ any machine, so its functions can be run here as a GPU would be asked to. Errors
 multiple of n·u·|a|; 20 n² u covers the constants of all (LAPACK Users' Guide, chapter 4).
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

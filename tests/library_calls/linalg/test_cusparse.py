@@ -3,8 +3,6 @@
 Elements and right-hand sides are small whole numbers, so that every sum is exact in every type.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """XLA's own decompositions against what TPUs and XLA:CPU gave, and against what factors multiply to."""
 
-from __future__ import annotations
-
 import functools
 import struct
 from typing import Any

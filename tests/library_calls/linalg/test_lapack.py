@@ -1,7 +1,5 @@
 """LAPACK calls against XLA:CPU, which calls the same library, and against what the factors must multiply to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sparse products against XLA:CPU, and that nothing that jaxlib brings for CPUs is missing."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -4,8 +4,6 @@ Bounds are those of N. Higham, "Accuracy and Stability of Numerical Algorithms",
 for complex numbers, whose products round more often).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

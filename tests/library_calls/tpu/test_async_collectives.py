@@ -1,7 +1,5 @@
 """Collectives that fusions start and finish, as dumps of TPUs have them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

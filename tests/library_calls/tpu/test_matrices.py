@@ -4,8 +4,6 @@ Which factors these are shows in modules that XLA optimized for TPUs: run with t
 XLA:CPU before the optimization. Bounds are those of backward stable algorithms.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

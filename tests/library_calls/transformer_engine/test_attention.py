@@ -5,8 +5,6 @@ two sums of exponentials, relatively by ρ = 2 max δ + (t + 8 + |lse|) u, with 
 follows by linearity, as the probabilities of a query add up to one.
 """
 
-from __future__ import annotations
-
 import functools
 from functools import cache
 from typing import Any

@@ -4,8 +4,6 @@ Bounds, with u = 2⁻²⁴ and n elements in a row: a mean is off by n u of the 
 (2 n + 8) u (max |x| / σ) at most, of the row's largest x, and what is linear in it follows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

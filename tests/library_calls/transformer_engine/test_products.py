@@ -4,8 +4,6 @@ Bounds, with u = 2⁻²⁴: the functions are a few operations and one tanh or e
 times what they are multiplied with holds; a sum of k products adds k u Σ|a b|.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The kernel of dot as tests call it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """dot against XLA:CPU and exact arithmetic: every element type, and any dimension numbers."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

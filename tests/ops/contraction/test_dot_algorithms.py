@@ -1,7 +1,5 @@
 """Algorithms, operand precision and policies of dot: what operands are rounded to, and how sums are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """However a product is computed (in blocks, slabs or tiles, on any number of cores, in place), the sums are those of dot."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Shape rules of dot are XLA's; contractions of sparse and scaled operands are refused before anything runs."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

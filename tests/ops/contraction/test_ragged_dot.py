@@ -1,7 +1,5 @@
 """ragged-dot and scaled-dot, which XLA:CPU does not have, against JAX and exact arithmetic."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

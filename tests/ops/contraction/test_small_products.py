@@ -1,7 +1,5 @@
 """Products of small matrices and vectors: the bits of BLAS's general product, by a shorter way."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

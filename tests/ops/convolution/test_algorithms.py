@@ -1,7 +1,5 @@
 """The `algorithm` of a convolution, as a dot's: against sums in f64 of products of operands rounded beforehand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

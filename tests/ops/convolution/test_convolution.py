@@ -1,7 +1,5 @@
 """Convolution against XLA:CPU, and its shape rule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

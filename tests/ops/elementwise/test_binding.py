@@ -1,7 +1,5 @@
 """Bound elementwise kernels give what `evaluate` gives, bit for bit, for every opcode, element type and kind of shape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ XLA:CPU is followed bit for bit only where no rounding and no infinity is involv
 of C99's Annex G, drops the sign of zero imaginary parts, and orders complex numbers by their real parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

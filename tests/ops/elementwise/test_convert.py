@@ -1,7 +1,5 @@
 """Conversions between element types: as XLA:CPU where that rounds once, else as exact arithmetic says."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

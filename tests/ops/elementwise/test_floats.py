@@ -1,7 +1,5 @@
 """Operations on floats that are exact or correctly rounded: bit for bit as XLA:CPU, NaNs aside."""
 
-from __future__ import annotations
-
 import warnings
 from math import copysign
 from typing import Any

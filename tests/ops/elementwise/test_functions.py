@@ -4,8 +4,6 @@ The bound is 4 ULP of the correctly rounded result in f32 and f64 and 1 ULP in n
 f32 result that is 4 ULP off moves by at most one neighbour. Denormal results are left out: their ULP is not relative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operations on integers and pred: bit for bit as XLA:CPU, or as Python's integers where XLA:CPU is wrong or silent."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

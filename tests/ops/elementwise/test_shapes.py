@@ -1,7 +1,5 @@
 """The shape rules of elementwise operations: what they infer, and the sentences with which they refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 import hloexec

@@ -1,7 +1,5 @@
 """What gathers and scatters have in common: windows of an array at places that an array of indices tells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """dynamic-slice, dynamic-update-slice and gather, against XLA bit for bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

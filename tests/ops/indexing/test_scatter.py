@@ -1,7 +1,5 @@
 """scatter against XLA bit for bit: placement, skipping, order, rounding, and any combiner."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

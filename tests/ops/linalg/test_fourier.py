@@ -1,7 +1,5 @@
 """fft against the definition, evaluated in higher precision."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

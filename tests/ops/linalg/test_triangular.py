@@ -1,7 +1,5 @@
 """cholesky and triangular-solve: backward errors within the textbook bounds, and XLA:CPU's conventions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

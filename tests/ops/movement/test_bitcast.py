@@ -1,7 +1,5 @@
 """bitcast against the definition of layouts and tiles, and bitcast-convert against XLA."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 from typing import Any

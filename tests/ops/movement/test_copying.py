@@ -1,7 +1,5 @@
 """Copies in row-major order, however the source lies."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided

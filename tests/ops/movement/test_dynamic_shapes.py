@@ -1,7 +1,5 @@
 """get-dimension-size, set-dimension-size and dynamic-reshape: values of runtime extents."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shuffle against NumPy's indexing, coordinate by coordinate, and against the slices and the gather that XLA makes of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """broadcast, reshape, transpose, slice, concatenate, pad, reverse, iota and copy, against XLA bit for bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Errors of results in units in the last place of their element type, against numbers of any precision."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from fractions import Fraction

@@ -3,8 +3,6 @@
 `python -m tests.ops.policies.exact_module` is run by the tests in surroundings that make NumPy and BLAS choose other code.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

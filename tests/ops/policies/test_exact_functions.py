@@ -1,7 +1,5 @@
 """Elementary functions under the `exact` policy, against mpmath."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """The `exact` policy gives the same bits whatever code NumPy and BLAS choose for the processor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

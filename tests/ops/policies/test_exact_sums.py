@@ -1,7 +1,5 @@
 """Contractions, convolutions and reductions under the `exact` policy, against sums of fractions."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """fft, cholesky, triangular-solve and batch normalization under the `exact` policy, against exact arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Denormal numbers under the `ftz` policy, against XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The policies that reproduce what backends do, against XLA:CPU and against their definitions in f64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

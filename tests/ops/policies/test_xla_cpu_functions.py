@@ -1,7 +1,5 @@
 """Functions under the `xla-cpu` policy have the bits that XLA:CPU gives them, and multiply-adds round once."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random bits against XLA:CPU, and the generators against their authors' known answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Batch normalization against its formulas in f64, and XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

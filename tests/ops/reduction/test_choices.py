@@ -1,7 +1,5 @@
 """argmin and argmax, found out by trying the reducer: against XLA, and step by step where XLA leaves the choice open."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

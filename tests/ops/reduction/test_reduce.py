@@ -1,7 +1,5 @@
 """reduce, reduce-window and map against XLA:CPU and f64, and their shape rules; windows are also in test_windows."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from typing import Any

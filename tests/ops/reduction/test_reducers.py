@@ -1,7 +1,5 @@
 """Recognising reducers by structure."""
 
-from __future__ import annotations
-
 import pytest
 
 from hloexec.language.text import parse

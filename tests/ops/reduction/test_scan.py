@@ -1,7 +1,5 @@
 """scan against folds written out. XLA:CPU cannot import the opcode, so the definition is the only truth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal

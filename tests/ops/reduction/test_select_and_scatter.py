@@ -4,8 +4,6 @@ Where elements of a window tie, XLA:CPU's choice depends on how it lays the wind
 row-major. Operands here have no equal elements.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

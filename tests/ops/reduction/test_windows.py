@@ -1,7 +1,5 @@
 """Windows of reduce-window against the definition, and how their elements are combined."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings

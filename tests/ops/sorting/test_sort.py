@@ -1,7 +1,5 @@
 """sort and topk against XLA:CPU, bit for bit."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

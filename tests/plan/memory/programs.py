@@ -1,7 +1,5 @@
 """Programs that several tests of memory run, and what a run counts; MB is a million bytes."""
 
-from __future__ import annotations
-
 from hloexec.engine.exec import run
 from hloexec.engine.exec.statistics import Statistics
 from tests.exec.programs import parsed

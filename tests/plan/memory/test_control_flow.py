@@ -1,7 +1,5 @@
 """The memory of calls, loops and branches, estimated and counted."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

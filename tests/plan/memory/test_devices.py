@@ -1,7 +1,5 @@
 """The memory that many devices take together, estimated and counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Limits of memory: what is refused before it runs, and how."""
 
-from __future__ import annotations
-
 import gc
 import re
 import weakref

@@ -1,7 +1,5 @@
 """Products that are added to carried matrices: added where these lie, with the bits of the two steps."""
 
-from __future__ import annotations
-
 import re
 
 import ml_dtypes

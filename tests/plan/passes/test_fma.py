@@ -1,7 +1,5 @@
 """Where the `xla-cpu` policy contracts a product and a sum, against XLA:CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

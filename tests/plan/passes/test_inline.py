@@ -1,7 +1,5 @@
 """Calls and fusions: the bits are those of the same instructions, written in place of the call."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

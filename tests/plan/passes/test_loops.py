@@ -1,7 +1,5 @@
 """Loops that invite a pass to take them for something simpler: they have the bits of their plain evaluation."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Small values that several fusions compute alike are computed once; no bit changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Passes for small arrays: constants are folded, views composed, equal values computed once; no bit changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

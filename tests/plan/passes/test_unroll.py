@@ -1,7 +1,5 @@
 """Loops of few iterations by rows become steps of the plan around them, and nothing else changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

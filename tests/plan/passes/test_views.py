@@ -1,7 +1,5 @@
 """Slices and reshapes of one another as one view, against NumPy and against each taken alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

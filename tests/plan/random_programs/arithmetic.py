@@ -1,7 +1,5 @@
 """Steps that compute: elementwise instructions, sums, products, convolutions, reducers of several instructions."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import (

@@ -4,8 +4,6 @@ Maxima by a comparison and a select, sums with their operands swapped, converted
 negated, widened or compared the other way round.
 """
 
-from __future__ import annotations
-
 from tests.plan.random_programs.writing import (
     ARRAYS,
     FLOATS,

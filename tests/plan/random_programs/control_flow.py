@@ -1,7 +1,5 @@
 """Steps that run other computations: calls, fusions, conditionals, loops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.plan.random_programs.arithmetic import turned_sum

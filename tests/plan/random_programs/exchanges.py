@@ -1,7 +1,5 @@
 """Steps in which devices differ, or tell one another."""
 
-from __future__ import annotations
-
 from tests.plan.random_programs.writing import Body, Value, Writer
 
 

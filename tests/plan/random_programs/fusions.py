@@ -1,7 +1,5 @@
 """Steps of optimized dumps that run other computations: fusions of several results or in place, asynchronous pairs."""
 
-from __future__ import annotations
-
 from tests.plan.random_programs.control_flow import inner, some
 from tests.plan.random_programs.writing import Body, Value, Writer
 

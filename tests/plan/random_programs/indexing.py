@@ -1,7 +1,5 @@
 """Steps of several operands or many dimension numbers: reduce and sort of pairs, gather, scatter, dots of batches."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import FLOATS, INTEGERS, UNSIGNED, Body, Dims, Value, Writer, cut

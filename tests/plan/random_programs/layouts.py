@@ -1,7 +1,5 @@
 """Steps that only concern the order in memory: copies to other layouts, and bitcasts that layouts make possible."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import ANY, LARGER, Body, Dims, Value, Writer, shape_text

@@ -1,7 +1,5 @@
 """Steps that move elements, choose among them and convert them."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import ANY, ARRAYS, LARGER, MATRICES, SHAPES, Body, Writer, spread_scalar

@@ -1,7 +1,5 @@
 """Steps about single numbers: ends of ranges, chains of conversions, complex functions, rarer functions, indices."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import (

@@ -1,7 +1,5 @@
 """A program of a seed: its parameters, what may come next, its results and its inputs."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

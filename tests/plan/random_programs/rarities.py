@@ -1,7 +1,5 @@
 """Steps that few programs have: arrays without elements, bounded sizes, complex parts, bits as other types, ranges."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import (

@@ -1,7 +1,5 @@
 """Steps that look at windows of arrays: reduce-window, select-and-scatter, convolution, pad."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tests.plan.random_programs.writing import ANY, ARRAYS, FLOATS, Body, Dims, Value, Writer, cut

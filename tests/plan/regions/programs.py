@@ -1,7 +1,5 @@
 """Random programs of instructions that can be taken by rows, and of some that cannot."""
 
-from __future__ import annotations
-
 from math import prod
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Large values that invite a region to take them for something simpler: they have the bits of their plain evaluation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

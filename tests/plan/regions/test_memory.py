@@ -1,7 +1,5 @@
 """Regions and the kernels beside them take no more memory than their values need at a time."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

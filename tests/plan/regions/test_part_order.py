@@ -1,7 +1,5 @@
 """The order in which a region's parts run: each after what it needs, and few values at a time."""
 
-from __future__ import annotations
-
 from random import Random
 
 import attrs

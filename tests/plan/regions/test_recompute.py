@@ -1,7 +1,5 @@
 """Cheap values are computed again by the regions that need them, with the same bits, and are seen once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import hloexec

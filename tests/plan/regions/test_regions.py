@@ -1,7 +1,5 @@
 """Steps that are taken together by rows have the bits that they have one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Regions whose scratch is in the last rows of an output: the same bits, and no memory beside the output."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A browser without a window, and pages to open in it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages of small results: one of each command's, of modules whose names and texts try to be markup."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages in a browser: they open without a word on the console, filter, follow links and keep to themselves."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--html` on the command line: every command that has it writes a page, and wrong uses of it are told before a run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Pages without a browser: what stands in them, that nothing of a module is markup, and values of every kind."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

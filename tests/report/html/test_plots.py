@@ -1,7 +1,5 @@
 """What plots of pages say: how large an error is beside the values, and where an axis ends."""
 
-from __future__ import annotations
-
 import math
 import re
 

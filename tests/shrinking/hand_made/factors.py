@@ -1,7 +1,5 @@
 """Sums scaled by a factor that follows from a size: means, variances, norms, frequencies."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """What the modules are made with, and where they are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transforms, sorts, random bits, branches, calls and nested state."""
 
-from __future__ import annotations
-
 from tests.shrinking.hand_made.making import ADD, module, number, text
 
 

@@ -1,7 +1,5 @@
 """Slices and concatenations whose bounds follow from sizes; dimensions that are split and moved; windows that keep theirs."""
 
-from __future__ import annotations
-
 from tests.shrinking.hand_made.making import ADD, MAX, module, text
 
 

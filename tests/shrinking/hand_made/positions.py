@@ -1,7 +1,5 @@
 """Constants and computations that have positions in them: masks, reversals, flat indices, starts of slices."""
 
-from __future__ import annotations
-
 from tests.shrinking.hand_made.making import ADD, module, text
 
 
