@@ -1,4 +1,8 @@
-"""Arrays of other libraries as NumPy arrays, and the nested containers (pytrees) that hold them."""
+"""Arrays of other libraries as NumPy arrays, and the nested containers (pytrees) that hold them.
+
+Nested containers, as JAX's functions take and return them (pytrees): dicts, lists, tuples and what JAX knows. The
+leaves stand in JAX's order: those of a dict by its sorted keys; None holds none.
+"""
 
 from __future__ import annotations
 

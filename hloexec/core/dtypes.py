@@ -1,4 +1,10 @@
-"""The table of element types, and the precision and range of those with a floating point."""
+"""The table of element types, and the precision and range of those with a floating point.
+
+An element type has an HLO name, a *storage* type (of the arrays that hold it) and a *compute* type (for arithmetic).
+They differ where NumPy's or ml_dtypes' own arithmetic is not accurate: narrow floats are computed in f32 and rounded
+once, 1-, 2- and 4-bit integers are computed in 8 bits and wrap. Storage types and element types correspond one to one,
+so the element type of an array is always known.
+"""
 
 from __future__ import annotations
 

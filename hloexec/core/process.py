@@ -1,4 +1,11 @@
-"""This process: the lifetimes of its objects, its memory, and the OpenBLAS libraries that it has loaded."""
+"""This process: the lifetimes of its objects, its memory, and the OpenBLAS libraries that it has loaded.
+
+Lifetimes of objects: what is remembered as long as one lives, and how Python's cyclic garbage collector is paused.
+Collections while a large structure is built only cost time: they traverse it repeatedly, and find nothing to free.
+
+The OpenBLAS libraries that this process has loaded (NumPy's, SciPy's), queried through their own functions. Only the
+standard library is imported, and only on first use, so that it adds nothing to the start of the command line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shapes, and arrays of every element type, their elements chosen one by one while they are few."""
+"""Shapes, and arrays of every element type, their elements chosen one by one while they are few.
+
+Elements are drawn as Python's numbers and rounded to the element type in the end, once. Floats of up to 16 bits are
+drawn from a table of all that the type has, in the order in which examples shrink: whole numbers first, specials last.
+"""
 
 from __future__ import annotations
 

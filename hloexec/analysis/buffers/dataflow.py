@@ -1,4 +1,14 @@
-"""The flattened schedule of a module, its values, and the positions at which each of them appears."""
+"""The flattened schedule of a module, its values, and the positions at which each of them appears.
+
+The schedule of a whole module as one list, in which the instructions of a called computation precede the caller. A
+computation that is called from several instructions is listed once, at the first. Fusions, reducers and comparators are
+part of their instruction and not listed. Source: XLA, HloLiveRange::FlattenSchedule.
+
+A *value* is what an instruction defines at one index of its shape; tuple, get-tuple-element, bitcast and similar
+instructions forward values of their operands to further *positions*. Where control flow joins, a *phi* represents one
+of several values, unless they are all the same. Source: XLA, HloDataflowAnalysis in SSA form, in which bitcasts define
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Live ranges of a module's values, both ends inclusive, and which values must share a buffer."""
+"""Live ranges of a module's values, both ends inclusive, and which values must share a buffer.
+
+Which values must share a buffer: those that a loop or a branch passes on, and those that are updated in place. Source:
+XLA, HloAliasAnalysis and HloDataflowAnalysis::GetInPlaceInputOutputPairs.
+
+A value is live from its definition to its last use; an entry parameter during the whole program, unless an output
+reuses its buffer; the result of a computation until the computation ends. The initial value of a loop is live until the
+body begins. Where values share a buffer, the range of each ends at the latest where the next one begins. Source: XLA,
+HloLiveRange.
+
+A value holds its buffer only where it is still needed: not in a branch after its last use there, if what uses it later
+is another branch. There, the buffer is free for what the branch makes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""The sizes of values, and the memory that they need while a module runs as scheduled, or as hloexec runs it."""
+"""The sizes of values, and the memory that they need while a module runs as scheduled, or as hloexec runs it.
+
+The number of bytes of a value on the machine that a module was compiled for, from its shape and layout alone. An array
+takes its elements as the layout stores them: tiles padded to whole ones, `E(bits)` packed, `L(n)` padded to a multiple
+of n elements, `M(bytes)` as a prefix. An inner node of a tuple is a table of pointers. Source: XLA, "Tiled layout";
+pointer widths as in XLA's dumps.
+
+Every value has a size, a memory space and a live range; values that share a buffer count once. Buffers get no
+addresses, so a compiler that packs them needs at least as much, unless it lets a result reuse the buffer of an operand
+that dies with it, which the live ranges count as live at the same time.
+
+The memory that a run of hloexec needs, as opposed to that of a compiled program. hloexec stores the result of every
+instruction, including those inside fusions, but no padding; it frees values after their last use, and passes values
+that a caller keeps without copying them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What results depend on besides the inputs: decisions about floats, and what HLO or the text leaves open."""
+"""What results depend on besides the inputs: decisions about floats, and what HLO or the text leaves open.
+
+What HLO, or the text of a module, leaves open: elided constants, random numbers of an unspecified generator, the order
+in which a scatter writes, memory that nothing has written; and which results depend on it. Opcodes and library calls
+say it in their entries (`unspecified` in `ops.traits`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Loading a module and its inputs as the command-line options say, scripts and values of the host included."""
+"""Loading a module and its inputs as the command-line options say, scripts and values of the host included.
+
+Snapshots in commands: a module with the inputs and the result of an execution.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""The debugger's commands, from a terminal, a script or the command line."""
+"""The debugger's commands, from a terminal, a script or the command line.
+
+Commands that are not typed: of a script, of the command line, or piped to standard input. Each is printed behind the
+prompt before what it prints, as it would stand in a terminal. One that is wrong ends the script with an error that
+names its line.
+
+The shell is Python's `cmd.Cmd`. What a command does is a method of `hloexec.stepping.Stepper`; here its words are read,
+and what it found is printed.
+
+The words behind a command of the debugger: numbers, names of values, and what is set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Instructions, computations and modules, and the windows that instructions carry."""
+"""Instructions, computations and modules, and the windows that instructions carry.
+
+Geometry that attributes carry: windows, padding, slices, convolution dimension numbers. Names follow XLA's text: the
+input of a windowed operation is `lhs` (base), the window is `rhs`.
+
+References are names, as in the text: an instruction names its operands (in its own computation) and, in its attributes,
+the computations it calls. All of it is immutable and compares by value; source spans do not count.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Where instructions come from, and what parameters are named after."""
+"""Where instructions come from, and what parameters are named after.
+
+What parameters are named after: paths of leaves among the arguments of a function. JAX names a parameter after a path
+such as `params['w']`: so in the metadata, `params__w__.1` in the text. Others write the same path as `params/w` or
+`params.w`, or without the argument, which is `params`.
+"""
 
 from __future__ import annotations
 

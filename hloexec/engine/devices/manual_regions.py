@@ -1,4 +1,25 @@
-"""Which partition holds which tile of a sharded array, and the boundaries of manual regions."""
+"""Which partition holds which tile of a sharded array, and the boundaries of manual regions.
+
+Which partition holds which tile of a sharded array. All forms of shardings are converted to one: an array of partition
+numbers [t_0, …, t_{r-1}, copies]. Dimension i of the sharded array is divided into t_i tiles; the partition at [d_0, …,
+d_{r-1}, c] holds copy c of tile (d_0, …, d_{r-1}). XLA's subgroups are along the last dimension: partitions that differ
+there hold separate copies (replicated), or independent values (manual). Source: XLA, HloSharding (tile assignment,
+subgroups).
+
+Outside a manual region, the module describes whole arrays, and every device holds the whole; inside, each device holds
+its own tile. Where a region begins (GlobalToLocalShape, SPMDFullToShardShape), a device takes its tile of the whole
+that it holds; where it ends (LocalToGlobalShape, SPMDShardToFullShape), devices assemble their tiles. Devices whose
+tiles belong to the same array form a group. Devices that hold copies of a tile are in different groups, so that copies
+which differ stay different, as in XLA.
+
+Two tilings define everything: those of the operand and of the result. One of them is the whole array's, the other is
+the one inside the region. With o(e) and r(e) for the tiles of partition e in them, and G for the partitions that hold
+the same copy as d in the result's tiling,
+
+    result_d[r(e)] = operand_e[o(e)]   for all e in G;   at the beginning of a region, operand_d[o(e)].
+
+Source: Shardy, round trip through HLO; XLA, SPMD partitioner (manual subgroups), MLIR-HLO export of sharding.
+"""
 
 from __future__ import annotations
 

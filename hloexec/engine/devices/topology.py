@@ -1,4 +1,14 @@
-"""The devices of a run, their groups in collectives, and their transfers."""
+"""The devices of a run, their groups in collectives, and their transfers.
+
+Transfers between a device and its host or another device: their instructions and channels. An infeed receives the
+host's next value, an outfeed sends one. A send or recv with `is_host_transfer` does the same on a channel; any other
+exchanges data with another device. The data of a send leave at the send; those of a recv arrive at the recv-done. Until
+then, a recv's handle holds nothing, so it may be part of tuples and loop states. Source: XLA, Infeed, Outfeed, Send,
+Recv.
+
+A device is one partition of one replica; its number is replica · partitions + partition. A collective's groups list
+replicas, partitions or devices, depending on its attributes (XLA: AllReduce, AllToAll, CollectivePermute).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Ownership of arrays, and where in the arena those of a run that are large shall lie."""
+"""Ownership of arrays, and where in the arena those of a run that are large shall lie.
+
+Ownership of arrays: a kernel may overwrite an operand's array if nothing else refers to it. References to an array are
+not derived from the plan but counted when the step runs. An array may be overwritten if only its slot (and the tuple of
+the step's operands) refers to it, it owns its memory, and it is writable. A view of it, another slot, the caller, a
+constant or an observer would hold another reference. CPython counts references exactly; in other interpreters, or
+without the global lock, nothing is overwritten.
+
+An arena gives each array the smallest gap that is large enough, and knows nothing of those that follow: an array that
+is needed for one step only may lie in front of one that stays, in a gap that is too small for what comes next. A plan
+without large loops says how large its arrays are and how long they live, so that they can be packed before the run. The
+arena takes that as advice: whether a place is free is counted there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`run` and `run_devices`: running a module on inputs with options, and its plan."""
+"""`run` and `run_devices`: running a module on inputs with options, and its plan.
+
+`plan_of`: the plan of a module under options. Plans are cached for the lifetime of their module, so a second run of the
+same module object starts at once.
+"""
 
 from __future__ import annotations
 

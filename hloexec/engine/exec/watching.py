@@ -1,4 +1,11 @@
-"""The interpreter for observed runs: what observers see, checks of every result, counters."""
+"""The interpreter for observed runs: what observers see, checks of every result, counters.
+
+Showing observers the program of a plan while its optimized steps run. Steps may combine several instructions, reorder
+them, or omit those whose values are not needed. Observers nevertheless see each instruction of the program in order, as
+soon as its value is available. A fused region also returns its intermediate values, unless they are so large that they
+should not be there all at once; a value that no step computes is computed for the observer from values that are
+available.
+"""
 
 from __future__ import annotations
 

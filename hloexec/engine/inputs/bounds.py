@@ -1,4 +1,11 @@
-"""Bounds of values: those that users give for parameters, and those known before a module runs."""
+"""Bounds of values: those that users give for parameters, and those known before a module runs.
+
+This is interval arithmetic over the IR, forward from the parameters, with the rules that are traits of opcodes; a
+result without a rule is bounded by its element type. Each call of a computation is analysed with the bounds of its
+arguments, so a scalar constant that is passed to a fusion stays known there.
+
+Rules of elementwise operations, applied to each column of their operands by itself.
+"""
 
 from __future__ import annotations
 

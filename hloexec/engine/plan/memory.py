@@ -1,4 +1,15 @@
-"""Liveness, and the memory that a run needs on all its devices, estimated before it starts."""
+"""Liveness, and the memory that a run needs on all its devices, estimated before it starts.
+
+How many different values the slots of plans hold over all devices, estimated before a run. The classes of a run
+(`devices.varying`) are propagated through the plans without values. Classes split at parameters for which devices are
+given different objects, and at partition-id and replica-id; kernels join their operands' classes, and collectives form
+classes of devices whose groups hold the same values. Devices that agree by chance count as different, so this is an
+upper bound. Estimates of memory use it.
+
+The estimate goes through a plan's steps and adds up the buffers that are live at each. A value that an opcode usually
+returns as a view of its first operand has no buffer of its own, and keeps its operand's live. Values that the caller
+passes in, and constants of the module, exist already and do not count.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What instructions carry besides operands, from protos: attributes, metadata, shardings and replica groups."""
+"""What instructions carry besides operands, from protos: attributes, metadata, shardings and replica groups.
+
+A table says where the message has what the text calls by name; the grammar that the opcode declares says how it is
+read. What a message leaves out is zero, or the attribute's default.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""The messages in which XLA dumps modules, and HloModuleProto to a module (xla/service/hlo.proto)."""
+"""The messages in which XLA dumps modules, and HloModuleProto to a module (xla/service/hlo.proto).
+
+HloModuleProto to a module (xla/service/hlo.proto). The message is the module as the text shows it, but that
+instructions and computations refer to one another by number.
+
+    HloModuleProto          name = 1, entry_computation_name = 2, computations = 3, host_program_shape = 4, …
+    HloProto                hlo_module = 1, buffer_assignment = 3
+    HloSnapshot             hlo (an HloProto) = 1, arguments = 2, result = 3, execution_platform = 4
+    HloUnoptimizedSnapshot  hlo_module = 1, partitions = 2 (each: arguments = 1, or argument_descriptors = 2)
+    XSpace                  planes = 1: a profile, whose plane "/host:metadata" has an HloProto for each module that ran
+
+A file does not name its type, but each of the others has its module inside field 1, at a different depth. An
+HloUnoptimizedSnapshot may also stand behind its length, and its arguments behind it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""ShapeProto, LayoutProto and LiteralProto to shapes and values (xla/xla_data.proto)."""
+"""ShapeProto, LayoutProto and LiteralProto to shapes and values (xla/xla_data.proto).
+
+LiteralProto to values: how XLA stores arrays in the snapshots it dumps (xla/xla_data.proto). A literal has a shape and,
+in the field that belongs to its element type, its elements in the order of the shape's layout. Elements narrower than a
+byte take one byte each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Modules of JAX: functions that JAX lowers, what `jax.export` writes, and formats that only XLA reads."""
+"""Modules of JAX: functions that JAX lowers, what `jax.export` writes, and formats that only XLA reads.
+
+What `jax.export` writes: a FlatBuffer, one field of which is a module as StableHLO bytecode. A table of a FlatBuffer is
+reached through offsets, and begins with the way to its *vtable*, which says where each field lies (flatbuffers.dev,
+"Internals"). The fields of `Exported` are those of jax/_src/export/serialization.fbs.
+
+The text includes everything that affects a run: whole constants (with NaN payloads and negative zeros), layouts,
+metadata and configurations.
+"""
 
 from __future__ import annotations
 

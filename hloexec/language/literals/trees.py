@@ -1,4 +1,9 @@
-"""Which leaves of nested containers, or which arrays of a file, are the values of which parameters."""
+"""Which leaves of nested containers, or which arrays of a file, are the values of which parameters.
+
+JAX flattens the arguments of a function, and names a parameter after the path of its leaf: `params['w']` in the
+metadata, `params__w__.1` in the text. Leaves in order are the parameters; where there are more, since jit has dropped
+what nothing uses, paths and shapes say which. The names of a function's arguments are in no tree, unless as keys.
+"""
 
 from __future__ import annotations
 

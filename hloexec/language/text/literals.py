@@ -1,4 +1,11 @@
-"""Literals in text: `42`, `{1, 2}`, `{ { (0, 1) }, { (2, inf) } }`, `(1, {2, 3})`, `{...}`."""
+"""Literals in text: `42`, `{1, 2}`, `{ { (0, 1) }, { (2, inf) } }`, `(1, {2, 3})`, `{...}`.
+
+The elements of literals: whole arrays of plain numbers at once, and numbers as elements of a type. An array that is
+written the way XLA prints it has full rows, which string methods split and NumPy converts.
+
+An array that is written the way XLA prints it is read as a whole (`literal_arrays`). Only where that finds something
+unusual are its tokens read one by one, which also finds the place of an error.
+"""
 
 from __future__ import annotations
 

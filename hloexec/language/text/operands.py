@@ -1,4 +1,12 @@
-"""Operands: names, with or without shapes, elements of tuples, nested instructions; asynchronous ones."""
+"""Operands: names, with or without shapes, elements of tuples, nested instructions; asynchronous ones.
+
+Shapes of results that a text leaves out: what XLA's shape inference gives them beyond what the rules of entries say.
+The rules say nothing of layouts, which a declared shape states; where it is left out, later bitcasts depend on them.
+
+The asynchronous shorthand: `add-start`, `add-update`, `add-done` for any opcode. The start is short for an
+`async-start` that calls a computation with that one instruction, which the text does not spell out. An update or done
+repeats the opcode; an update may bring further operands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""IR to HLO text, attributes included."""
+"""IR to HLO text, attributes included.
+
+`format` writes what `parse` reads back to an equal module, and what XLA reads as the same module. Like the parser it
+knows grammars, not opcodes: one function per grammar turns an attribute's value into text.
+"""
 
 from __future__ import annotations
 

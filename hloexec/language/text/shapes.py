@@ -1,4 +1,8 @@
-"""Shapes and layouts in text: parsing and printing; literals as text."""
+"""Shapes and layouts in text: parsing and printing; literals as text.
+
+An array shape is one token, and parsed shapes are cached by their text: a shape that occurs ten thousand times in a
+dump is parsed once, and equal shapes are usually one object.
+"""
 
 from __future__ import annotations
 

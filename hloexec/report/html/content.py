@@ -1,4 +1,10 @@
-"""What a page is made of, and how the views of the terminal become it."""
+"""What a page is made of, and how the views of the terminal become it.
+
+All of it is plain text; only `Figure.svg` is markup, which `report.html.drawing` has made.
+
+The views of the terminal as content of pages: rich's texts and tables become paragraphs, lines of code and tables. A
+page therefore says what the terminal says, with the same verdict.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Pages as HTML: templates that escape all they are given, and writing a result."""
+"""Pages as HTML: templates that escape all they are given, and writing a result.
+
+The content security policy of a page allows its one script and its one style sheet, by their hashes, and images within
+the page. Data for the script is JSON without a `<`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Records: results as JSON has them, derived from the attributes of their classes."""
+"""Records: results as JSON has them, derived from the attributes of their classes.
+
+The keys of a record are the attributes of its class and the properties that are `told`. Private ones are left out, and
+those that are `UNTOLD` or of a type that JSON has no words for, as modules and values. What a key means is what the
+docstring of the attribute says.
+"""
 
 from __future__ import annotations
 

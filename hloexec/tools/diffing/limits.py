@@ -245,7 +245,12 @@ def cost_of(instruction: Instruction, computation: Computation) -> float:
 
 
 class Work:
-    """The work of one search, and its time where that is limited, too."""
+    """The work of one search, and its time where that is limited, too.
+
+    A search ends after so much work, which is counted, not timed: the same modules and inputs have the same verdict on
+    a fast machine and on a slow or busy one. The unit is a run of one instruction on small arrays, which takes some
+    60 µs.
+    """
 
     def __init__(self, runs: int | None = None, seconds: float | None = None, tick: Callable[[], None] | None = None):
         """`tick` is called whenever is asked whether it is over."""

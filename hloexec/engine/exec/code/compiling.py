@@ -1,4 +1,14 @@
-"""When plans and loops are compiled to Python functions, and the cache of these functions."""
+"""When plans and loops are compiled to Python functions, and the cache of these functions.
+
+Generated Python code of a plan; errors in it are traced to their step by line number. Each slot becomes a local
+variable, named after the instruction that fills it, and each step a line that calls its kernel. A plan becomes a
+function from the list of its arguments, which it empties, to the list of its results; a loop becomes a function of its
+carried values, with the steps of its condition and body inside. `hloexec plan` prints the code.
+
+Steps that exchange values with other devices or the host, and values that differ between devices, are not compiled; the
+interpreter runs them, and anything for which code generation failed. The code generator is imported on first use,
+because most runs in a new process end before they need it.
+"""
 
 from __future__ import annotations
 

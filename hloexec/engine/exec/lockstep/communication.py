@@ -1,4 +1,10 @@
-"""Communication between devices: groups, channels, and the check that all of them take part."""
+"""Communication between devices: groups, channels, and the check that all of them take part.
+
+A task that reaches a collective contributes the operands of its devices. A group computes its results as soon as all of
+its members have contributed; a task waits until all of its devices have their results. Sends never wait: their data are
+queued until the receiver's recv-done, which waits for them. Instructions that meet at a collective must have the same
+opcode, the same channel or none, and operands of the same shapes; they need not be the same instruction.
+"""
 
 from __future__ import annotations
 

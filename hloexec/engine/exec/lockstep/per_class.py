@@ -1,4 +1,14 @@
-"""Kernels and loops on operands that differ between devices: once for each class of equal ones."""
+"""Kernels and loops on operands that differ between devices: once for each class of equal ones.
+
+If a large operand dies with the step, the value of each class is freed as soon as the last class that needs it has run,
+so that it does not stay allocated together with the results of all classes.
+
+Loops that each class of devices runs separately. In lockstep, each class of devices executes a step before any executes
+the next, and the values of a class have left the cache before they are used again. A loop in which devices exchange
+nothing can instead be run for each class from its first iteration to its last, and for several classes in parallel if
+there are enough cores. This pays if nearly all work is on values that differ between classes, because values that the
+classes share are computed once per class.
+"""
 
 from __future__ import annotations
 

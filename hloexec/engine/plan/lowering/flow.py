@@ -1,4 +1,10 @@
-"""Lowering of control flow, and of communication."""
+"""Lowering of control flow, and of communication.
+
+Lowering of communication with other devices or the host: collectives, transfers, boundaries of manual regions.
+Asynchronous pairs are executed at their start; the done instruction returns a part of the start's result.
+
+Each becomes a step that runs plans of other computations, after checking that their operands and results match.
+"""
 
 from __future__ import annotations
 

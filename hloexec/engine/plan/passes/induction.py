@@ -1,4 +1,12 @@
-"""Induction variables of loops, and loops whose carried values may repeat."""
+"""Induction variables of loops, and loops whose carried values may repeat.
+
+Cycles: loops whose carried values may repeat, as in Newton's method once it has converged. A loop that counts its
+iterations, and does not compute with the count, repeats from then on; the remaining iterations can be reduced modulo
+the length of the cycle.
+
+In generated Python, such a loop counts with Python's integers. Source: Muchnick, "Advanced Compiler Design and
+Implementation" (1997), 14.1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Passes on loops: invariant steps move out, bodies get buffers, short loops are unrolled."""
+"""Passes on loops: invariant steps move out, bodies get buffers, short loops are unrolled.
+
+Hoisting: loop-invariant steps move out of loops. The loop carries the hoisted value as one more leaf, which no
+iteration changes.
+
+Buffers: values of a loop's body get arrays that belong to the loop, so that iterations do not allocate them. They are
+results of NumPy functions, which accept an output array. Only such functions, and others of whose operands nothing is
+left, read them; a buffer is therefore free again once its value is dead.
+
+Unrolling: loops with few iterations that can be computed by rows become a chain of steps, which fuse into one region. A
+loop of five iterations reads and writes its carried arrays five times. In a fused chain, the values that one iteration
+passes to the next stay in the cache.
+"""
 
 from __future__ import annotations
 

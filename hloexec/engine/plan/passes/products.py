@@ -1,4 +1,18 @@
-"""Passes on products that are added: in place, or with one rounding."""
+"""Passes on products that are added: in place, or with one rounding.
+
+Accumulation: a matrix product that is added to a carried matrix is added in place. Gradients of weights are accumulated
+like this, in the backward loop over a sequence. Separately, product and sum read and write a matrix three times;
+combined, once, a block at a time, with the same two roundings. If nothing else in the loop reads the sum, several
+products are added at a time (`ops.contraction.fast.dot`).
+
+Fused multiply-adds: where XLA:CPU computes a product and a sum in one instruction, with one rounding. XLA:CPU emits
+chains of elementwise instructions as one loop, in which LLVM forms fused multiply-adds: from an addition or subtraction
+with an operand that is a product, or a negated product, without other uses; if both operands are, from the left one.
+(LLVM first sorts the operands of sums by how it computes them; that is not reproduced.) Data movement between the
+product and the sum (a reshape, a slice) does not matter, because a loop reads each element where it is.
+
+This is not an optimization, but part of the `xla-cpu` policy, in all of its runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""Block programs: the instructions of a region, in order, as calls on the numbered places of a block."""
+"""Block programs: the instructions of a region, in order, as calls on the numbered places of a block.
+
+The places of a block: the arrays that its calls read and write, and the scratch memory that they share. A place is an
+array: rows of an input or output, scratch, the result of a function, or a view of another place. Scratch is reused once
+its contents are dead.
+
+The order in which a region's instructions run, chosen so that few of their values are in the cache at a time. Modules
+often list instructions long before they are used: the nine coefficients of a polynomial, each a select, and then its
+nine steps. Here the operands of an instruction are computed immediately before it, and first the one whose computation
+needs the most memory beyond its result (Sethi and Ullman's rule for registers, by bytes). An instruction whose operands
+are there, and die with it, runs at once if it makes no more bytes than they take: in a round of threefry the sum of two
+words comes before the rotation of one of them, which may then overwrite that word.
+
+A bf16 value has up to two places, its own and one as f32, so that it is widened only once; a pred has further ones for
+the masks with which it selects.
+"""
 
 from __future__ import annotations
 

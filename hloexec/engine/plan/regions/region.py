@@ -1,4 +1,8 @@
-"""Running a region: several instructions on one block of rows after the other, on all cores."""
+"""Running a region: several instructions on one block of rows after the other, on all cores.
+
+Within a block, each instruction writes to a scratch buffer that the next ones read while it is still in the processor's
+cache; values that are used outside go to rows of whole arrays. `plan.regions.block_program` generates the calls.
+"""
 
 from __future__ import annotations
 

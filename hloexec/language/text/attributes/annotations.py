@@ -1,4 +1,10 @@
-"""Attributes that any instruction may have, and those that Shardy keeps in frontend attributes."""
+"""Attributes that any instruction may have, and those that Shardy keeps in frontend attributes.
+
+Shardy's attributes, as its round trip through HLO keeps them in frontend attributes. `xla.sdy.meshes` names the meshes
+of a module; `xla.sdy.in_shardings`, `xla.sdy.out_shardings` and `xla.sdy.sharding` say which of a mesh's axes divide
+the dimensions of arrays; `xla.sdy.manual_axes` which axes a manual region is about. Source: Shardy, sdy dialect (mesh,
+sharding, sharding_per_value, manual_axes) and its printed form.
+"""
 
 from __future__ import annotations
 

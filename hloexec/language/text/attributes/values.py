@@ -1,4 +1,8 @@
-"""Attributes in text: lists, words, windows, padding, slices, dimension labels, aliasing, layouts."""
+"""Attributes in text: lists, words, windows, padding, slices, dimension labels, aliasing, layouts.
+
+Geometry, annotations and shardings have files of their own, built on this one; `instructions` holds the table from the
+grammars that opcodes declare to the methods that read them.
+"""
 
 from __future__ import annotations
 

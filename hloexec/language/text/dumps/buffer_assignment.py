@@ -1,4 +1,8 @@
-"""XLA's dump of a buffer assignment: parsing, and printing as XLA does."""
+"""XLA's dump of a buffer assignment: parsing, and printing as XLA does.
+
+Every line is parsed into the model or is an error with its position. Both forms are read: a single file with
+everything, and that of newer XLA, which writes allocations, values and live ranges to separate files.
+"""
 
 from __future__ import annotations
 
