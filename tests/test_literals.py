@@ -11,7 +11,7 @@ import attrs
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hloexec
@@ -292,6 +292,7 @@ def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @given(position=st.integers(0, 10**6), byte=st.integers(0, 255))
+@example(1683, 16)  # a size of 268 MB
 @settings(max_examples=examples(150), deadline=None)
 def test_a_changed_byte_never_gives_another_error(
     position: int, byte: int, tmp_path_factory: pytest.TempPathFactory

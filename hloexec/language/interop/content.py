@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from hloexec.core.wording import byte_text
-from hloexec.errors import InputError
+from hloexec.errors import InputError, LiteralError
 
 if TYPE_CHECKING:
     from gzip import GzipFile
@@ -81,10 +81,10 @@ def mentions_mlir(data: bytes) -> bool:
 
 
 def require_unpackable(filename: str, packed: int, size: int) -> None:
-    """InputError where so many packed bytes are far more once unpacked than numbers are that say something."""
+    """LiteralError where so many packed bytes are far more once unpacked than numbers are that say something."""
     most = max(_MOST_RATIO * packed, _ALWAYS_UNPACKED)
     if size > most:
-        raise InputError(f"{filename} holds more than {byte_text(most)}, {_MOST_RATIO} times what it holds packed")
+        raise LiteralError(f"{filename} holds more than {byte_text(most)}, {_MOST_RATIO} times what it holds packed")
 
 
 def require_unpacked(data: bytes, filename: str) -> None:
