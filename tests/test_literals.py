@@ -292,7 +292,7 @@ def test_a_file_truncated_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @given(position=st.integers(0, 10**6), byte=st.integers(0, 255))
-@example(1683, 16)  # a size of 268 MB
+@example(position=1683, byte=16)  # a size of 268 MB
 @settings(max_examples=examples(150), deadline=None)
 def test_a_changed_byte_never_gives_another_error(
     position: int, byte: int, tmp_path_factory: pytest.TempPathFactory
