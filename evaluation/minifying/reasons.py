@@ -7,7 +7,7 @@ from evaluation.diffing.dataflow import DataFlow
 from evaluation.pairs.drawing import Drawn
 from evaluation.processes import Record
 from hloexec.core.ir import Module
-from hloexec.ops.policies.policy import numerics_policy
+from hloexec.engine.options import Options
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.oracles import blame_of, found_by_diff
 
@@ -33,4 +33,4 @@ def has_the_same_reason(drawn: Drawn, small: Module, other: Module | None, found
     }
 
 
-_OPTIONS = {"numerics": numerics_policy("reference")}
+_OPTIONS = Options()
