@@ -11,10 +11,10 @@ from rich.console import RenderableType
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.tools.registration import TOOLS
-from hloexec.tools.watching.recording import Ranked, Watched
 
 if TYPE_CHECKING:
     from hloexec.report.html.content import Figure
+    from hloexec.tools.watching.recording import Ranked, Watched
 
 Linker: TypeAlias = Callable[[str], str | None]
 """What gives the link to an instruction on a page, by its name or its path; None where there is none."""
