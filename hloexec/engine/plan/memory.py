@@ -21,6 +21,7 @@ from hloexec.core.structs import define
 from hloexec.core.wording import byte_text
 from hloexec.engine.devices.topology import FromDevice, FromHost, Topology
 from hloexec.engine.devices.varying import Classes, joined
+from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.steps import (
     COMMUNICATION,
     Conditional,
@@ -422,6 +423,8 @@ def with_lifetimes(plan: Plan, *, may_reuse: bool) -> Plan:
         touched = dict.fromkeys((*step.operands, *step.results))
         step.dead = tuple(slot for slot in touched if slot not in needed)
         step.is_large = getattr(step.instruction.shape, "byte_size", 0) >= _LARGE_BYTES
+        # What died here may live on once the plan is another: a value that has moved out of a loop.
+        step.reused = NO_SLOT
         if may_reuse and step.kernel is not None and step.kernel.overwrites is not None:
             target = step.operands[step.kernel.overwrites]
             if target in step.dead and step.operands.count(target) == 1:

@@ -44,6 +44,12 @@ LOOPS = {
     "a sum that changes places with another": loop(
         {**SUMS, "k": "f32[256,192]"}, f"{PRODUCT}\n  h = f32[256,192] add(g, p)", "k, l2, r, h"
     ),
+    # Invariant values
+    "an invariant value that a step could overwrite if it was made anew": loop(
+        {"x": "f32[64,512]", "w": "f32[64,512]"},
+        "  k = f32[64,512] reverse(w), dimensions={0}\n  a = f32[64,512] add(x, k)\n  b = f32[64,512] maximum(a, w)",
+        "b, w",
+    ),
     # Buffers
     "values that move from leaf to leaf": loop(
         {"a": V, "b": V, "c": V}, "  d = f32[300] sine(a)\n  e = f32[300] add(d, c)", "e, a, b"
