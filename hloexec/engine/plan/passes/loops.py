@@ -1,7 +1,7 @@
 """Passes on loops: invariant steps move out, bodies get buffers, short loops are unrolled.
 
 Hoisting: loop-invariant steps move out of loops. The loop carries the hoisted value as one more leaf, which no
-iteration changes. A hoisted broadcast is materialized, and so is a slice.
+iteration changes.
 
 Buffers: values of a loop's body get arrays that belong to the loop, so that iterations do not allocate them. They are
 results of NumPy functions, which accept an output array. Only such functions, and others of whose operands nothing is
@@ -17,14 +17,13 @@ from __future__ import annotations
 import collections
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape
-from hloexec.engine.plan.kernels import Kernel, Leaf, leaves
+from hloexec.engine.plan.kernels import Leaf, leaves
 from hloexec.engine.plan.memory import with_lifetimes
 from hloexec.engine.plan.passes.induction import counters_of, limit_of, trip_count
 from hloexec.engine.plan.passes.inline import Inliner
@@ -37,10 +36,6 @@ from hloexec.ops.movement.fast.movement import Joining
 
 _HOISTED_BYTES = 1 << 20
 """What iterations have in common is kept from one to the next if it takes no more memory than this."""
-
-_CONTIGUOUS_BYTES = 1 << 16
-"""Broadcasts, and views with gaps, of up to this many bytes are materialized: functions of them have the bits that they
-have where regions compute them by rows."""
 
 
 def with_invariants_hoisted(plan: Plan, *, is_observed: bool) -> Plan:
@@ -117,14 +112,7 @@ class _Hoisting:
         tree = tuple(outside[slot] for slot in step.results)
         outer = Scope(plan.computation, loop.instruction, loop.scope)
         scope = placed_in(step.scope, outer, {})
-        kernel = step.kernel
-        assert kernel is not None
-        sizes = sum(plan.slot_shapes[slot].byte_size for slot in step.results)
-        if step.instruction.opcode == "broadcast" and sizes <= _CONTIGUOUS_BYTES:
-            kernel = Kernel(partial(_contiguous, kernel.function))
-        elif kernel.is_view and sizes <= _CONTIGUOUS_BYTES:
-            kernel = Kernel(partial(_without_gaps, kernel.function))
-        return Step(step.instruction, scope, operands, tree if len(tree) != 1 else tree[0], kernel, is_silent=True)
+        return Step(step.instruction, scope, operands, tree if len(tree) != 1 else tree[0], step.kernel, is_silent=True)
 
     def _constant(self, plan: Plan, slot: int) -> int:
         """The slot outside the loop of a constant of the loop."""
@@ -133,24 +121,6 @@ class _Hoisting:
             new = self._slot_of_constant[id(value)] = self._plan.new_slot(plan.slot_shapes[slot])
             self.constants[new] = value
         return self._slot_of_constant[id(value)]
-
-
-def _contiguous(kernel: Any, *operands: Any) -> Any:
-    """A kernel's result, its elements in memory one by one."""
-    # Not ascontiguousarray, which gives a scalar a dimension.
-    result = np.asarray(kernel(*operands), order="C").view()
-    result.flags.writeable = False
-    return result
-
-
-def _without_gaps(kernel: Any, *operands: Any) -> Any:
-    """A kernel's result, its elements in memory one by one, in the order in which they lie."""
-    result = kernel(*operands)
-    if result.flags.forc or not all(result.strides):
-        return result
-    result = result.copy(order="K")
-    result.flags.writeable = False
-    return result
 
 
 def _as_tuple(plan: Plan) -> tuple[Any, ...]:
