@@ -10,6 +10,7 @@
 6. Everything that the program computes and that is not marked as only shown is available from the steps: a slot of the
    program that no step fills is computed by a pure step.
 7. The annotations of loops (counters, buffers, compared leaves) fit their plans.
+8. A step of a finished plan overwrites an operand only if nothing reads it afterwards.
 
 `tests/conftest.py` has each plan checked after every pass.
 """
@@ -32,6 +33,8 @@ def verify_plan(plan: Plan, before: Plan | None = None) -> None:
     _verify_order(plan, plan.program, "program")
     for step in plan.steps:
         _verify_step(plan, step)
+        for inner in inner_plans(step.flow):
+            _verify_reuse(inner)
     _verify_effects(plan)
     _verify_program_is_known(plan)
     if before is not None and len(before.results) != len(plan.results):
@@ -149,6 +152,14 @@ def _verify_buffers(plan: Plan, step: Step, body: Plan, buffers: Buffers) -> Non
 def _is_read_after(plan: Plan, step: Step, slot: int) -> bool:
     position = plan.steps.index(step)
     return slot in plan.results or any(slot in later.operands for later in plan.steps[position:])
+
+
+def _verify_reuse(plan: Plan) -> None:
+    """8."""
+    needed = {*plan.results, *plan.constants}
+    for step in reversed(plan.steps):
+        _require(step.reused not in needed, plan, step, f"it overwrites slot {step.reused}, which is read afterwards")
+        needed |= {*step.operands}
 
 
 def _verify_effects(plan: Plan) -> None:
