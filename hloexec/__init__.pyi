@@ -130,4 +130,5 @@ from hloexec.tools.tracing import read_trace as read_trace
 from hloexec.tools.tracing import trace as trace
 from hloexec.tools.triaging import Triage as Triage
 from hloexec.tools.triaging import TriagedModule as TriagedModule
+from hloexec.tools.triaging import merge_triages as merge_triages
 from hloexec.tools.triaging import triage as triage

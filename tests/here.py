@@ -14,8 +14,8 @@ from conformance.xla import compile_hlo
 from hloexec.core.ir import Module
 from hloexec.core.values import Array
 from hloexec.language.interop import xla_cpu
-from hloexec.tools.minifying.checking import Ended
-from hloexec.tools.triaging import judging
+from hloexec.tools.executing import tasks
+from hloexec.tools.executing.processes import Ended
 
 
 @contextmanager
@@ -23,13 +23,13 @@ def triaging_here() -> Iterator[None]:
     """`triage` judges and minifies one case after the other, with as much memory as there is."""
     lock = Lock()
 
-    def run_command(words: Sequence[str], _: Path, __: float, stop: Event, ___: object) -> Ended:
+    def run_command(words: Sequence[str], _: Path, __: float, stop: Event, ___: object, **____: object) -> Ended:
         with lock:
             if not stop.is_set():
-                judging.work(words[-2:])
+                tasks.work(Path(words[-1]))
         return Ended(0, "")
 
-    with mock.patch.multiple(judging, run_command=run_command, _limit=lambda _: None):
+    with mock.patch.multiple(tasks, run_command=run_command, limit=lambda *_: None):
         yield
 
 

@@ -74,6 +74,31 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
 
 
+def executor_options(units: str) -> Callable[[_Function], _Function]:
+    """Add --executor, --jobs and --shared: what carries out the work on each of so many units."""
+    shared = "Workers see the same files by the same absolute paths; else tasks carry the files that they need."
+    executor = (
+        "What runs them: processes:N of this machine, dask:ADDRESS, mpi (the ranks of mpiexec), or MODULE:FUNCTION, "
+        "which returns a concurrent.futures.Executor.  [default: processes:1]"
+    )
+    options = (
+        click.option("--executor", metavar="SPEC", help=executor),
+        click.option(
+            "--jobs",
+            type=click.IntRange(1, 256),
+            default=1,
+            show_default=True,
+            help=f"So many {units} at once on this machine: --executor processes:N.",
+        ),
+        click.option("--shared", is_flag=True, help=shared),
+    )
+
+    def with_options(function: _Function) -> _Function:
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)
+
+    return with_options
+
+
 def output_option(text: str) -> Callable[[_Function], _Function]:
     """-o, a file of HLO text, with the help that is given."""
 

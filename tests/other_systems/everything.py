@@ -81,7 +81,7 @@ def _recorded_twice() -> bool:
 
 def _stopped() -> str:
     """What is said of a command that takes too long, and of one that Windows ends as it crashes."""
-    from hloexec.tools.minifying.checking import Ended, run_command
+    from hloexec.tools.executing.processes import Ended, run_command
 
     with tempfile.TemporaryDirectory() as folder:
         late = run_command([sys.executable, "-c", "import time; time.sleep(60)"], Path(folder, "printed"), 0.2)

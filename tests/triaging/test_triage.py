@@ -16,7 +16,8 @@ from hloexec.engine.exec.observers import Stage
 from hloexec.language import literals
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.report.judging.triages import triage_view
-from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule, judging
+from hloexec.tools.executing import tasks
+from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule
 from hloexec.tools.triaging.blaming import blamed_on_xla
 from hloexec.tools.triaging.collecting import Settings, Store, cases_of
 from hloexec.tools.triaging.running import groups_of
@@ -143,7 +144,6 @@ def test_ctrl_c_keeps_what_is_known_and_the_next_call_goes_on(tmp_path: Path) ->
         _pair(tmp_path / "modules", name, BEFORE, after)
     first = hloexec.triage(tmp_path / "modules", output=tmp_path / "found", minify=False, observers=[Impatient()])
     assert not first.is_complete and not first.agrees and len(first.modules) == 1 and first.case_count == 3
-    assert not (tmp_path / "found/work").exists()
     second = hloexec.triage(tmp_path / "modules", output=tmp_path / "found", minify=False, jobs=3)
     assert second.is_complete and [module.is_reused for module in second.modules].count(True) == 1
     assert [module.outcome for module in second.modules] == ["differ", "agree", "differ"]
@@ -186,7 +186,7 @@ ENTRY e { z = s32[] parameter(0)
   ROOT w = s32[] while(z), condition=c, body=b }
 """
     _pair(tmp_path, "endless", endless, endless.replace("add(i, i)", "multiply(i, i)"))
-    monkeypatch.setattr(judging, "_STARTING_SECONDS", 200.0)
+    monkeypatch.setattr(tasks, "_STARTING_SECONDS", 200.0)
     (module,) = hloexec.triage(tmp_path, timeout=1, minify=False).modules
     assert (module.outcome, module.reason) == ("timed out", "it took more than 1 s")
     assert 1 < module.seconds < 100
@@ -203,26 +203,26 @@ def test_time_memory_crashes_and_faulty_texts_are_outcomes(tmp_path: Path, monke
         return [module.outcome for module in found.modules], [module.is_reused for module in found.modules]
 
     with monkeypatch.context() as patched:
-        patched.setattr(judging, "_STARTING_SECONDS", 0.0)
-        patched.setattr(judging, "_COMMAND", "import time; time.sleep(60)")
+        patched.setattr(tasks, "_STARTING_SECONDS", 0.0)
+        patched.setattr(tasks, "_COMMAND", "import time; time.sleep(60)")
         assert outcomes(0.5) == (["timed out"] * 2, [False] * 2)
         assert outcomes(0.5) == (["timed out"] * 2, [True] * 2)
-        patched.setattr(judging, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
+        patched.setattr(tasks, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
         # What was ended by its limits is tried again where these are larger.
         assert outcomes(30) == (["crashed"] * 2, [False] * 2)
     assert outcomes(60) == (["not compared", "out of memory"], [False] * 2)
     # More time does not help a text that is no HLO.
-    monkeypatch.setattr(judging, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
+    monkeypatch.setattr(tasks, "_COMMAND", "import os; os.kill(os.getpid(), 11)")
     assert outcomes(90) == (["not compared", "crashed"], [True, False])
 
 
 def test_what_was_found_before_a_search_took_too_long_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pair(tmp_path / "modules", "a", BEFORE, SWAPPED)
     script = (
-        "import os; from hloexec.tools.triaging import judging;"
-        "judging.explained_pair = lambda *given: os.abort(); judging.work()"
+        "import os; from hloexec.tools.executing import tasks; from hloexec.tools.triaging import judging;"
+        "judging.explained_pair = lambda *given: os.abort(); tasks.work()"
     )
-    monkeypatch.setattr(judging, "_COMMAND", script)
+    monkeypatch.setattr(tasks, "_COMMAND", script)
     (module,) = hloexec.triage(tmp_path / "modules", minify=False).modules
     assert module.outcome == "differ" and module.blamed is not None and module.blamed.instruction == "difference"
     assert module.is_cut and "SIGABRT" in module.notes[-1]

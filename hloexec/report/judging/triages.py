@@ -79,9 +79,6 @@ def _verdict(triaged: Triage) -> Text:
     causes = sum(group.outcome == "differ" for group in triaged.groups)
     if causes:
         text.append(f"; {plural(causes, 'cause')}")
-    reused = sum(module.is_reused for module in triaged.modules)
-    if reused:
-        text.append(f"; {reused} known from before", "dim")
     return text
 
 

@@ -6,124 +6,24 @@ that ended it, or that it did not end in time.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import attrs
 
-from hloexec.core.structs import define, frozen
+from hloexec.core.structs import define
 from hloexec.core.values import Value
 from hloexec.core.wording import argument
 from hloexec.errors import HloError, InputError
 from hloexec.language import literals
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
+from hloexec.tools.executing.processes import Ended, run_command, signal_name
 from hloexec.tools.minifying.case import Case
-
-_MOST_OUTPUT = 1 << 20
-_WAIT_SECONDS = 0.05
-_SHELL_SIGNAL = 128
-"""What shells, and programs that pass on how another ended, add to the number of a signal."""
-_FIRST_STATUS = 0xC0000000
-"""Windows has no signals: a program that crashes exits with a code from here on, which says why."""
-
-
-@frozen
-class Ended:
-    """How a command ended."""
-
-    code: int | None
-    """The exit code, minus the number of the signal that ended it; None if it had to be stopped."""
-    output: str
-    """The end of what it printed."""
-
-    @property
-    def outcome(self) -> str:
-        """`pass`, `fail`, `crash` or `hang`."""
-        if self.code is None:
-            return "hang"
-        if self.code == 0:
-            return "pass"
-        return "crash" if self.signal else "fail"
-
-    @property
-    def signal(self) -> int:
-        """The number of the signal that ended it, or a program that it ran, or Windows' code of a crash; 0 for none."""
-        code = self.code or 0
-        if code >= _FIRST_STATUS:
-            return code
-        number = -code if code < 0 else code - _SHELL_SIGNAL
-        return number if number in set(signal.Signals) else 0
-
-    def __str__(self) -> str:
-        if self.code is None:
-            return "it did not end in time"
-        if self.signal:
-            return f"it was ended by {signal_name(self.signal)}"
-        return f"it exited with {self.code}"
-
-
-def signal_name(number: int) -> str:
-    """What `Ended.signal` stands for."""
-    return f"{number:#x}" if number >= _FIRST_STATUS else signal.Signals(number).name
-
-
-def run_command(
-    words: Sequence[str],
-    printed: Path,
-    timeout: float,
-    stop: Event | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Ended:
-    """Run a command without a shell, for so many seconds at most; it ends early, too, once `stop` is set.
-
-    What it prints goes to a file. All processes that it has started end with it, where the system has groups of them
-    (Windows has none). Raises InputError if it cannot run.
-    """
-    with printed.open("wb") as output:
-        try:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
-            )
-        except OSError as error:
-            raise InputError(f"command: cannot run {words[0]!r}: {error.strerror or error}") from error
-        try:
-            code = _waited(process, timeout, stop)
-        finally:
-            _kill(process)
-    with printed.open("rb") as stream:
-        stream.seek(max(0, printed.stat().st_size - _MOST_OUTPUT))
-        return Ended(code, stream.read().decode("utf-8", "replace"))
-
-
-def _waited(process: subprocess.Popen[Any], timeout: float, stop: Event | None) -> int | None:
-    """The exit code; None if it did not end in time, or was told to stop."""
-    left = timeout
-    while left > 0 and not (stop is not None and stop.is_set()):
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(min(left, _WAIT_SECONDS) if stop is not None else left)
-        left -= _WAIT_SECONDS if stop is not None else left
-    return None
-
-
-def _kill(process: subprocess.Popen[Any]) -> None:
-    """End it, and all that it has started where the system has groups of processes."""
-    if hasattr(os, "killpg"):
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
-
 
 OUTCOMES = ("pass", "fail", "crash", "hang")
 """What a check may have to do so that the module shows the failure: exit with 0, or with another code, be ended by a

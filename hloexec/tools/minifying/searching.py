@@ -33,6 +33,7 @@ from hloexec.errors import HloError, ResourceError
 from hloexec.language.text import format as format_module
 from hloexec.language.verifier import verify
 from hloexec.ops.registry import Role, role_of, traits_of
+from hloexec.tools.executing.processes import Ended
 from hloexec.tools.minifying.case import (
     Case,
     Recorded,
@@ -43,7 +44,7 @@ from hloexec.tools.minifying.case import (
     outputs_of,
     recorded,
 )
-from hloexec.tools.minifying.checking import Check, Ended
+from hloexec.tools.minifying.checking import Check
 from hloexec.tools.minifying.oracles import Oracle
 
 Candidate: TypeAlias = Case | Callable[[], Case | None]

@@ -14,7 +14,7 @@ from hloexec.tools.triaging.findings import (
     Triage,
     TriagedModule,
 )
-from hloexec.tools.triaging.running import triage
+from hloexec.tools.triaging.running import merge_triages, triage
 
 __all__ = [
     "Blamed",
@@ -24,5 +24,6 @@ __all__ = [
     "PolicyFound",
     "Triage",
     "TriagedModule",
+    "merge_triages",
     "triage",
 ]

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,13 +29,14 @@ from typing import Any
 import attrs
 
 import hloexec
-from hloexec.core.files import irregularity, open_atomically, opened, require_new_folder
+from hloexec.core.files import irregularity, opened, require_new_folder
 from hloexec.core.structs import define, frozen
 from hloexec.core.wording import listing
 from hloexec.engine.options import Options
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, numerics_policy
 from hloexec.tools.diffing.folders import DumpedModule, dumped_modules, paired_stages
+from hloexec.tools.executing.tasks import write_json
 from hloexec.tools.minifying.oracles import XLA
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
 
@@ -125,6 +126,13 @@ class Case:
     def all_files(self) -> tuple[Path, ...]:
         """Everything that its result depends on."""
         return (*self.files, *self.inputs, *(() if self.expected is None else (self.expected,)))
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Case:
+        """What `attrs.asdict` was made of, with paths as texts; KeyError or TypeError where it is something else."""
+        optional = {name: None if record[name] is None else Path(record[name]) for name in ("expected", "dump")}
+        paths = {name: tuple(map(Path, record[name])) for name in ("files", "inputs")}
+        return cls(**{**record, **paths, **optional})
 
 
 @define
@@ -285,24 +293,6 @@ _SETTINGS = "triage.json"
 _KIND = "hloexec.triage-folder"
 
 
-def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a file at once."""
-    text = json.dumps(_plain(record), indent=1, allow_nan=False, sort_keys=True)
-    with os_errors_named(f"write {os.fspath(path)!r}"), open_atomically(path) as file:
-        file.write(text.encode() + b"\n")
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no numbers for is text."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(element) for key, element in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(element) for element in value]
-    return value
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """What a file of a triage holds; InputError where it is damaged."""
     try:
@@ -321,6 +311,8 @@ class Store:
 
     folder: Path
     settings: Settings
+    is_temporary: bool = False
+    """Whether the folder goes in the end."""
 
     @classmethod
     def opened(cls, folder: Path, settings: Settings) -> Store:
@@ -332,11 +324,23 @@ class Store:
             _require_same(path, settings)
         store = cls(folder, settings)
         with os_errors_named(f"write {os.fspath(folder)!r}"):
-            for subfolder in (store.modules, store.minified, store.work):
+            for subfolder in (store.modules, store.minified):
                 subfolder.mkdir(parents=True, exist_ok=True)
-        record = {"schema": _KIND, "hloexec": hloexec.__version__, "settings": attrs.asdict(settings)}
-        write_json(path, record)
+        store.describe({})
         return store
+
+    def describe(self, whole: Mapping[str, Any]) -> None:
+        """Write what the folder is, and of which cases."""
+        record = {"schema": _KIND, "hloexec": hloexec.__version__, "settings": attrs.asdict(self.settings)}
+        write_json(self.folder / _SETTINGS, record | {"whole": whole})
+
+    def copy(self, other: Path, keys: Iterable[str]) -> None:
+        """Take over what another folder of these settings knows of cases."""
+        theirs = attrs.evolve(self, folder=other)
+        for key in keys:
+            path = self.modules / f"{key}.json"
+            if not path.exists() and theirs.known(key) is not None:
+                write_json(path, read_json(theirs.modules / path.name))
 
     @property
     def modules(self) -> Path:
@@ -345,11 +349,6 @@ class Store:
     @property
     def minified(self) -> Path:
         return self.folder / "minified"
-
-    @property
-    def work(self) -> Path:
-        """What is there only while it works."""
-        return self.folder / "work"
 
     def key(self, case: Case) -> str:
         """A digest of what the result of a case depends on; InputError where a file of it cannot be read."""
@@ -397,6 +396,55 @@ class Store:
     def keep_minified(self, name: str, minified: MinifiedModule) -> None:
         """Write what was minified."""
         write_json(self.minified / f"{name}.json", attrs.asdict(minified))
+
+
+@frozen
+class Whole:
+    """All cases of a triage, whichever part of them is judged."""
+
+    folder: str
+    """As it was given."""
+    other: str | None
+    cases: Sequence[Case]
+    keys: Mapping[str, str]
+    """By the names of cases: `Store.key` of each."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What JSON holds of it."""
+        return attrs.asdict(self)
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Whole:
+        """What `record` was made of; KeyError or TypeError where it is something else."""
+        cases = list(map(Case.of_record, record["cases"]))
+        return cls(record["folder"], record["other"], cases, {case.name: record["keys"][case.name] for case in cases})
+
+
+def merged_record(folders: Sequence[Path]) -> tuple[Settings, dict[str, Any]]:
+    """The settings of triages of the same cases, and the record of all their cases.
+
+    Raises InputError where a folder is none of a triage, and where they are not of the same cases under the same
+    settings.
+    """
+    first: tuple[Settings, dict[str, Any]] | None = None
+    for folder in folders:
+        path = folder / _SETTINGS
+        try:
+            record = read_json(path)
+            settings, whole = Settings(**record["settings"]), record["whole"]
+            Whole.of_record(whole)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{os.fspath(path)!r} is no file of a triage; name another folder") from error
+        if first is None:
+            first = settings, whole
+        _require_same(path, first[0])
+        if whole["keys"] != first[1]["keys"]:
+            raise InputError(
+                f"{os.fspath(folder)!r} is of other modules than {os.fspath(folders[0])!r}; merge shards of one folder"
+            )
+    assert first is not None
+    return first
 
 
 def _require_same(path: Path, settings: Settings) -> None:

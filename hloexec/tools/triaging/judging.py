@@ -1,20 +1,15 @@
-"""Judging one case, in a process of its own: what is to blame for a difference, and which policy explains it.
+"""Judging one case, as a task of its own: what is to blame for a difference, and which policy explains it.
 
-It may crash, hang or run out of memory, and nothing else is lost. What is known before the last of its steps is
-written, too, and counts if the process does not come to its end.
+What is known before the last of its steps is told, and counts if the task's process does not come to its end.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-import signal
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import attrs
@@ -23,18 +18,17 @@ from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison, OutputDifference, Verdict
 from hloexec.core.ir import Module
 from hloexec.core.values import Value, join_values, labelled_arrays
-from hloexec.core.wording import byte_text
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import random_inputs
-from hloexec.errors import HloError, InputError, ResourceError, os_errors_named, unwarned, warn
+from hloexec.errors import HloError, InputError, ResourceError, unwarned
 from hloexec.language import literals
 from hloexec.language.interop import Snapshot
 from hloexec.language.loading import load, load_with_values
 from hloexec.language.text import format as format_module
 from hloexec.tools.diffing import Diff, diff
 from hloexec.tools.diffing.folders import diff_stages, dumped_modules
+from hloexec.tools.executing.tasks import Reply, Task, Tell
 from hloexec.tools.minifying import Minified, minify
-from hloexec.tools.minifying.checking import Ended, run_command
 from hloexec.tools.minifying.oracles import has_numbers, on_xla_cpu
 from hloexec.tools.results import read_result, result_shapes
 from hloexec.tools.triaging.blaming import (
@@ -46,17 +40,17 @@ from hloexec.tools.triaging.blaming import (
     explained_module,
     explained_pair,
 )
-from hloexec.tools.triaging.collecting import Case, Settings, Store, read_json, write_json
+from hloexec.tools.triaging.collecting import Case, Settings
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
 
 _OUTCOMES = {Verdict.EQUAL: "agree", Verdict.NOT_DECIDED: "not decided", Verdict.DIFFERENT: "differ"}
 """What comes of a module with such a verdict; others are a matter of rounding."""
 
-Tell = Callable[[TriagedModule], None]
+Told = Callable[[TriagedModule], None]
 """Takes what is known so far: it counts if what follows takes too much."""
 
 
-def judged(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+def judged(case: Case, settings: Settings, tell: Told) -> TriagedModule:
     """What comes of a case; whatever is wrong with it is an outcome, too."""
     judge = {"module": _judged_module, "pair": _judged_pair, "stages": _judged_stages}[case.kind]
     try:
@@ -101,7 +95,7 @@ def inputs_of(case: Case, module: Module, settings: Settings, snapshot: Snapshot
     return [random_inputs(module, settings.seed, settings.distribution)]
 
 
-def _judged_pair(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+def _judged_pair(case: Case, settings: Settings, tell: Told) -> TriagedModule:
     before, after = map(load, case.files)
     inputs = inputs_of(case, before, settings)
     found = diff(before, after, inputs, budget=settings.search_seconds, **settings.options)
@@ -109,7 +103,7 @@ def _judged_pair(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
 
 
 def _judged_diff(
-    blank: TriagedModule, found: Diff, inputs: list[list[Value]], settings: Settings, tell: Tell
+    blank: TriagedModule, found: Diff, inputs: list[list[Value]], settings: Settings, tell: Told
 ) -> TriagedModule:
     """What a diff says, and the policy that explains it."""
     result = attrs.evolve(
@@ -144,7 +138,7 @@ def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[
     return worst, next((step for step in steps if step.outcome == "differ"), None), steps
 
 
-def _judged_stages(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+def _judged_stages(case: Case, settings: Settings, tell: Told) -> TriagedModule:
     outcome, blamed, steps = stages_to_blame(case, settings)
     blank = _blank(case, settings)
     notes = tuple(step.reason for step in steps if step.outcome == "not compared")
@@ -157,7 +151,7 @@ def _judged_stages(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
     return attrs.evolve(blank, outcome=outcome, reason=reason, notes=notes, instruction_count=count)
 
 
-def _judged_module(case: Case, settings: Settings, tell: Tell) -> TriagedModule:
+def _judged_module(case: Case, settings: Settings, tell: Told) -> TriagedModule:
     snapshot = load_with_values(case.files[0])
     module = snapshot.module
     inputs = inputs_of(case, module, settings, snapshot)
@@ -216,7 +210,7 @@ def _with_cause(
     expected: Value | dict[str, Any],
     comparison: Comparison,
     settings: Settings,
-    tell: Tell,
+    tell: Told,
     *,
     is_recorded: bool,
 ) -> TriagedModule:
@@ -265,131 +259,73 @@ def _differences(comparison: Comparison) -> Mapping[str, Any]:
     return {"difference": kind, "outputs": tuple(map(OutputDifference.of, different))}
 
 
-_COMMAND = "from hloexec.tools.triaging.judging import work; work()"
 _BUDGET_SHARE = 0.8
 """Of the time that minifying may take: what it has found by then counts."""
-_STARTING_SECONDS = 10.0
-"""What the start of a process may take besides, on a busy machine; the process itself counts the time from then on."""
 
 
-def judge_apart(case: Case, key: str, store: Store, stop: Event) -> TriagedModule | None:
-    """Judge a case in a process of its own; None once `stop` is set."""
-    start = time.monotonic()
-    ended, record = _apart("judge", case, key, store, stop)
-    if stop.is_set():
-        return None
-    seconds = time.monotonic() - start
-    limit = f"{store.settings.timeout:g} s"
-    module = None if record is None else TriagedModule.of_record(record["module"])
-    if module is not None and record is not None and not record["is_partial"]:
+def judging_task(case: Case, settings: Settings) -> Task:
+    """The task of judging a case."""
+    return _task("judge_alone", case, settings)
+
+
+def minifying_task(case: Case, module: TriagedModule, settings: Settings) -> Task:
+    """The task of minifying a case."""
+    return _task("minify_alone", case, settings, {"module": attrs.asdict(module)})
+
+
+def _task(function: str, case: Case, settings: Settings, more: Mapping[str, Any] | None = None) -> Task:
+    request = {"case": attrs.asdict(case), "settings": attrs.asdict(settings), **(more or {})}
+    files = tuple(map(os.fspath, case.all_files))
+    return Task(f"{__name__}:{function}", request, files, settings.timeout, settings.memory)
+
+
+def judged_module(case: Case, settings: Settings, reply: Reply | HloError) -> TriagedModule:
+    """What came of a case's task."""
+    if isinstance(reply, HloError):
+        return failed(case, settings, "not compared", str(reply))
+    limit = f"{settings.timeout:g} s"
+    ended, module = reply.ended, None if reply.answer is None else TriagedModule.of_record(reply.answer)
+    if module is not None and not reply.is_partial:
         # A search that took its share of the time may have been cut.
-        is_cut = module.outcome == "out of memory" or seconds > store.settings.search_seconds
+        is_cut = module.outcome == "out of memory" or reply.seconds > settings.search_seconds
         result = attrs.evolve(module, is_cut=is_cut)
     elif module is not None:
         how = f"more than {limit}" if ended.code is None else str(ended)
         note = f"what is to blame was not found to the end: {how}"
         result = attrs.evolve(module, notes=(*module.notes, note), is_cut=True)
     elif ended.code is None:
-        result = failed(case, store.settings, "timed out", f"it took more than {limit}")
+        result = failed(case, settings, "timed out", f"it took more than {limit}")
     else:
         last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
-        result = failed(case, store.settings, "crashed", f"{ended}: {last}")
+        result = failed(case, settings, "crashed", f"{ended}: {last}")
     is_cut = result.is_cut or result.outcome in ("timed out", "crashed")
-    return attrs.evolve(result, seconds=seconds, is_cut=is_cut)
+    return attrs.evolve(result, seconds=reply.seconds, is_cut=is_cut)
 
 
-def minify_apart(case: Case, module: TriagedModule, name: str, store: Store, stop: Event) -> MinifiedModule | None:
-    """Minify a case in a process of its own, into a folder of this name; None once `stop` is set."""
-    start = time.monotonic()
-    ended, record = _apart("minify", case, name, store, stop, {"module": attrs.asdict(module)})
-    if stop.is_set():
-        return None
-    if record is None:
-        reason = f"it took more than {store.settings.timeout:g} s" if ended.code is None else str(ended)
-        return MinifiedModule(case.name, None, reason=reason, seconds=time.monotonic() - start)
-    return attrs.evolve(MinifiedModule(**record), seconds=time.monotonic() - start)
+def minified_module(case: Case, settings: Settings, reply: Reply | HloError, folder: Path) -> MinifiedModule:
+    """What came of the task of minifying a case; its files are written to a folder."""
+    if isinstance(reply, HloError):
+        return MinifiedModule(case.name, None, reason=str(reply))
+    if reply.answer is None:
+        reason = f"it took more than {settings.timeout:g} s" if reply.ended.code is None else str(reply.ended)
+        return MinifiedModule(case.name, None, reason=reason, seconds=reply.seconds)
+    minified = attrs.evolve(MinifiedModule(**reply.answer), seconds=reply.seconds)
+    if not reply.made:
+        return minified
+    reply.save(folder)
+    return attrs.evolve(minified, folder=os.fspath(folder.resolve()))
 
 
-def _apart(
-    subject: str, case: Case, name: str, store: Store, stop: Event, more: Mapping[str, Any] | None = None
-) -> tuple[Ended, dict[str, Any] | None]:
-    """How a process ended, and what it has written."""
-    folder = store.work / f"{subject}-{name}"
-    with os_errors_named(f"write {os.fspath(folder)!r}"):
-        folder.mkdir(parents=True, exist_ok=True)
-    asked, answered = folder / "request.json", folder / "answer.json"
-    answered.unlink(missing_ok=True)
-    record = {
-        "what": subject,
-        "case": _case_record(case),
-        "settings": attrs.asdict(store.settings),
-        "folder": os.fspath((store.minified / name).resolve()),
-        **(more or {}),
-    }
-    write_json(asked, record)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder.resolve())}
-    words = [sys.executable, "-c", _COMMAND, os.fspath(asked), os.fspath(answered)]
-    seconds = store.settings.timeout + _STARTING_SECONDS
-    ended = run_command(words, folder / "printed.txt", seconds, stop, environment)
-    if hasattr(signal, "SIGALRM") and ended.code == -signal.SIGALRM:
-        ended = Ended(None, ended.output)
-    return ended, read_json(answered) if answered.exists() else None
+def judge_alone(request: Mapping[str, Any], tell: Tell, _: Path) -> Mapping[str, Any]:
+    """Judge the case of a task, in its process."""
+    case, settings = Case.of_record(request["case"]), Settings(**request["settings"])
+    return attrs.asdict(judged(case, settings, lambda module: tell(attrs.asdict(module))))
 
 
-def _case_record(case: Case) -> dict[str, Any]:
-    def path_text(_: Any, __: Any, value: Any) -> Any:
-        return os.fspath(value) if isinstance(value, Path) else value
-
-    return attrs.asdict(case, value_serializer=path_text)
-
-
-def _case_of(record: Mapping[str, Any]) -> Case:
-    optional = {name: None if record[name] is None else Path(record[name]) for name in ("expected", "dump")}
-    return Case(
-        name=record["name"],
-        kind=record["kind"],
-        files=tuple(map(Path, record["files"])),
-        inputs=tuple(map(Path, record["inputs"])),
-        **optional,
-    )
-
-
-def work(arguments: Sequence[str] | None = None) -> None:
-    """What the process does."""
-    asked, answered = map(Path, sys.argv[1:] if arguments is None else arguments)
-    request = read_json(asked)
-    case, settings = _case_of(request["case"]), Settings(**request["settings"])
-    _limit(settings)
-    if request["what"] == "judge":
-
-        def tell(module: TriagedModule, *, is_partial: bool = True) -> None:
-            write_json(answered, {"module": attrs.asdict(module), "is_partial": is_partial})
-
-        tell(judged(case, settings, tell), is_partial=False)
-        return
-    module = TriagedModule.of_record(request["module"])
-    write_json(answered, attrs.asdict(_minified(case, module, settings, Path(request["folder"]))))
-
-
-def warn_of_unlimited_memory(size: int) -> None:
-    """Warn where `_limit` does not hold: elsewhere the limit is of a heap in which no large array lies."""
-    if sys.platform != "linux":
-        warn(
-            "only on Linux can the memory of a process be limited: a module is refused if its run is estimated to take "
-            f"more than {byte_text(size)}, but nothing ends one that takes more"
-        )
-
-
-def _limit(settings: Settings) -> None:
-    """No process may take more memory or time from now on; what the system does not limit so is as it was."""
-    if hasattr(signal, "setitimer"):
-        # What ends the process by default waits for no kernel.
-        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, settings.memory))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def minify_alone(request: Mapping[str, Any], _: Tell, folder: Path) -> Mapping[str, Any]:
+    """Minify the case of a task, in its process."""
+    case, settings = Case.of_record(request["case"]), Settings(**request["settings"])
+    return attrs.asdict(_minified(case, TriagedModule.of_record(request["module"]), settings, folder))
 
 
 def _minified(case: Case, module: TriagedModule, settings: Settings, folder: Path) -> MinifiedModule:
@@ -401,7 +337,7 @@ def _minified(case: Case, module: TriagedModule, settings: Settings, folder: Pat
         return MinifiedModule(case.name, None, reason=str(error) or "there is not enough memory")
     return MinifiedModule(
         module_name=case.name,
-        folder=os.fspath(folder),
+        folder=None,
         failure=result.failure,
         instruction_count=result.instruction_count,
         given_instruction_count=result.instruction_count_before,

@@ -13,13 +13,12 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import attrs
 
@@ -37,13 +36,16 @@ from hloexec.core.arguments import (
 from hloexec.core.wording import argument, first_line
 from hloexec.engine.exec.observers import Attached, Observer, Stages
 from hloexec.engine.inputs import DISTRIBUTIONS
-from hloexec.errors import InputError, UnsupportedError
+from hloexec.errors import InputError, ResourceError, UnsupportedError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.tools.executing.engines import Engine, opened_engine
+from hloexec.tools.executing.running import run_tasks
+from hloexec.tools.executing.tasks import Task, warn_of_unlimited_memory
 from hloexec.tools.minifying.oracles import XLA, policy_of
 from hloexec.tools.triaging.blaming import policy_words, without_names
-from hloexec.tools.triaging.collecting import Case, Settings, Store, cases_of
-from hloexec.tools.triaging.findings import OUTCOMES, CauseGroup, MinifiedModule, Triage, TriagedModule
-from hloexec.tools.triaging.judging import judge_apart, minify_apart, warn_of_unlimited_memory
+from hloexec.tools.triaging.collecting import Case, Settings, Store, Whole, cases_of, merged_record
+from hloexec.tools.triaging.findings import OUTCOMES, CauseGroup, Triage, TriagedModule
+from hloexec.tools.triaging.judging import judged_module, judging_task, minified_module, minifying_task
 
 _Key: TypeAlias = tuple[str, str, tuple[str, ...], str, str, str]
 _NAMES = re.compile(r"[%'\"][^\s'\"]+['\"]?|-?\b\d[\d.]*(?:e[-+]?\d+)?|-?\binf\b|\S*/\S*")
@@ -153,8 +155,6 @@ def _common(reasons: Sequence[str]) -> str:
     return lines.pop() if len(lines) == 1 else _without_names(reasons[0])
 
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 _SNAPSHOTS = (".pb", ".pb.gz")
 
 
@@ -167,6 +167,9 @@ def triage(
     select: Sequence[str] = (),
     minify: bool = True,
     jobs: int = 1,
+    executor: str | Executor | None = None,
+    shared: bool = False,
+    shard: str | None = None,
     timeout: float = 120.0,
     memory: int | str = "4G",
     numerics: str | NumericsPolicy = "reference",
@@ -194,53 +197,106 @@ def triage(
     finds the instruction to blame, and `explain` the policy that explains it, if there is one. The smallest module of
     each group is minified, unless `minify` is False.
 
+    `executor` has the workers that start these processes: a `concurrent.futures.Executor`, or a text: `processes:N`
+    (this machine; the same as `jobs`), `dask:ADDRESS` (the workers of a Dask scheduler), `mpi` (the ranks of `mpiexec`
+    but the first) or `MODULE:FUNCTION` (what a function without parameters returns). Tasks carry the files that they
+    need, up to 256 MiB, or with `shared` their absolute paths. `shard`, such as `"3/8"`, judges the third of eight
+    parts of the modules, and minifies nothing; `merge_triages` makes one triage of what all parts have left in their
+    folders `output`.
+
     All results are kept in the folder `output`, by what is in the modules' files. A later call with the same folder and
     options goes on where one was stopped, by Ctrl-C, too: that gives what is known, and `is_complete` is False. Without
-    it, nothing is kept. The result is the same for any number of jobs, as far as no search ends for want of time.
+    it, nothing is kept. The result is the same for any executor and number of workers, as far as no search ends for
+    want of time.
 
-    Raises InputError where there is no module, or nothing to compare one with; where a partner is missing; where a
-    `distribution` is given, but each module has its inputs; and where `output` lies in a folder of modules, or has
-    something else or results of other options.
+    Raises UnsupportedError where a worker has other versions, or a machine that rounds otherwise; ResourceError where
+    all workers are lost; InputError where there is no module, or nothing to compare one with; where a partner is
+    missing; where a `distribution` is given, but each module has its inputs; and where `output` lies in a folder of
+    modules, or has something else or results of other options.
     """
     start = time.perf_counter()
-    settings = _settings(against, numerics, seed, distribution, elided, unknown, timeout, memory)
-    require_flags(minify=minify)
+    with _engine(executor, jobs, shared) as engine:
+        settings = _settings(against, numerics, seed, distribution, elided, unknown, timeout, memory)
+        require_flags(minify=minify)
+        part = _part(shard, output)
+        patterns = texts("select", select)
+        stages = _stages(observers)
+        folders = _folders(folder, other)
+        if output is not None:
+            _require_outside(output, folders)
+        cases = cases_of(folders[0], folders[1] if len(folders) > 1 else None, patterns)
+        _require_comparable(cases, settings)
+        if distribution != "normal" and all(case.inputs for case in cases):
+            raise InputError(f"distribution is {distribution}, but each module has its inputs beside it; leave it out")
+        with _store(output, settings) as store:
+            keys = {case.name: store.key(case) for case in cases}
+            whole = Whole(os.fspath(folder), None if other is None else os.fspath(other), cases, keys)
+            store.describe(whole.record)
+            search = _Triaging(store, whole, engine, part)
+            return search.run(start, stages, is_minified=minify)
+
+
+def merge_triages(
+    folders: Sequence[str | os.PathLike[str]],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    minify: bool = True,
+    jobs: int = 1,
+    executor: str | Executor | None = None,
+    shared: bool = False,
+    observers: Sequence[Observer] = (),
+) -> Triage:
+    """Make one triage of what `triage` has left in the folders of its shards, and minify a module of each group.
+
+    What no shard has judged, because one was stopped, say, is judged now. `output`, `jobs`, `executor` and `shared` are
+    those of `triage`; paths of modules are as the shards were given them. The result is that of one `triage` of all
+    modules.
+
+    Raises InputError where a folder is none of a triage, and where two are of other modules, options or versions.
+    """
+    start = time.perf_counter()
+    with _engine(executor, jobs, shared) as engine:
+        require_flags(minify=minify)
+        stages = _stages(observers)
+        if isinstance(folders, (str, bytes)) or not folders:
+            raise InputError("folders must be a list with the folder of each shard")
+        for folder in folders:
+            require_path("folder", folder)
+        settings, record = merged_record(list(map(Path, folders)))
+        with _store(output, settings) as store:
+            whole = Whole.of_record(record)
+            store.describe(record)
+            for folder in folders:
+                store.copy(Path(folder), whole.keys.values())
+            return _Triaging(store, whole, engine, None).run(start, stages, is_minified=minify)
+
+
+@contextmanager
+def _engine(executor: str | Executor | None, jobs: int, shared: bool) -> Iterator[Engine]:
     require_integer("jobs", jobs, 1)
-    patterns = texts("select", select)
+    require_flags(shared=shared)
+    if executor is not None and jobs != 1:
+        raise InputError(f"{argument('jobs')} are processes of this machine; leave it out, as the executor has workers")
+    with opened_engine(executor, jobs, shared=shared) as engine:
+        yield engine
+
+
+def _stages(observers: Sequence[Observer]) -> Stages:
     watchers = listed("observers", observers, "observers")
     Attached(watchers)
-    stages = Stages(watchers)
-    folders = _folders(folder, other)
-    if output is not None:
-        _require_outside(output, folders)
-    cases = cases_of(folders[0], folders[1] if len(folders) > 1 else None, patterns)
-    _require_comparable(cases, settings)
-    if distribution != "normal" and all(case.inputs for case in cases):
-        raise InputError(f"distribution is {distribution}, but each module has its inputs beside it; leave it out")
-    warn_of_unlimited_memory(settings.memory)
-    with _store(output, settings) as store:
-        keys = {case.name: store.key(case) for case in cases}
-        known_modules = {key: store.known(key) for key in keys.values()}
-        search = _Triaging(
-            store, cases, keys, {key: module for key, module in known_modules.items() if module is not None}, jobs
-        )
-        try:
-            groups = search.run(stages, is_minified=minify)
-        except KeyboardInterrupt:
-            groups = groups_of(search.modules)
-        if output is None:
-            groups = [_without_folder(group) for group in groups]
-    return Triage(
-        folder=os.fspath(folder),
-        other=None if other is None else os.fspath(other),
-        output=None if output is None else os.fspath(output),
-        modules=tuple(search.modules),
-        groups=tuple(groups),
-        case_count=len(cases),
-        seconds=time.perf_counter() - start,
-        is_complete=search.is_complete,
-        distribution=distribution,
-    )
+    return Stages(watchers)
+
+
+def _part(shard: str | None, output: object) -> tuple[int, int] | None:
+    """The number of a shard, from 0 on, and how many there are."""
+    if shard is None:
+        return None
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", shard) if isinstance(shard, str) else None
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise InputError(f"{argument('shard')} must be I/N with I from 1 to N, such as 3/8, not {shard!r}")
+    if output is None:
+        raise InputError(f"{argument('shard')} needs {argument('output')}, the folder that merging reads")
+    return int(match[1]) - 1, int(match[2])
 
 
 def _settings(
@@ -332,13 +388,9 @@ def _store(output: str | os.PathLike[str] | None, settings: Settings) -> Iterato
     """What is kept in a folder, or in one that is gone in the end."""
     if output is None:
         with tempfile.TemporaryDirectory(prefix="hloexec-triage-") as folder:
-            yield Store.opened(Path(folder), settings)
+            yield attrs.evolve(Store.opened(Path(folder), settings), is_temporary=True)
         return
-    store = Store.opened(Path(output), settings)
-    try:
-        yield store
-    finally:
-        shutil.rmtree(store.work, ignore_errors=True)
+    yield Store.opened(Path(output), settings)
 
 
 def _without_folder(group: CauseGroup) -> CauseGroup:
@@ -350,81 +402,91 @@ def _without_folder(group: CauseGroup) -> CauseGroup:
 class _Triaging:
     """The judging of cases, and what is known so far."""
 
-    def __init__(
-        self, store: Store, cases: Sequence[Case], keys: dict[str, str], judged: dict[str, TriagedModule], jobs: int
-    ) -> None:
+    def __init__(self, store: Store, whole: Whole, engine: Engine, part: tuple[int, int] | None) -> None:
         self._store = store
-        self._cases = cases
-        self._keys = keys
-        self._known = judged
-        self._jobs = jobs
-        self.is_complete = False
+        self._whole = whole
+        self._engine = engine
+        self._part = part
+        """Which of how many parts of the cases is judged; all of them where it is None."""
+        warn_of_unlimited_memory(store.settings.memory)
+        modules = {key: store.known(key) for key in whole.keys.values()}
+        self._known = {key: module for key, module in modules.items() if module is not None}
 
     @property
-    def modules(self) -> list[TriagedModule]:
+    def _cases(self) -> Sequence[Case]:
+        number, count = self._part or (0, 1)
+        return self._whole.cases[number::count]
+
+    @property
+    def _modules(self) -> list[TriagedModule]:
         """What came of the cases so far, in their order; equal ones share what came of one of them."""
         modules = []
         for case in self._cases:
-            module = self._known.get(self._keys[case.name])
+            module = self._known.get(self._whole.keys[case.name])
             if module is not None:
                 files = tuple(map(os.fspath, case.files))
                 modules.append(attrs.evolve(module, name=case.name, files=files))
         return modules
 
-    def run(self, stages: Stages, *, is_minified: bool) -> list[CauseGroup]:
-        """Judge what is not known yet, then minify a module of each group."""
-        left = {key: case for case in self._cases if (key := self._keys[case.name]) not in self._known}
-        stages.begin("modules", len(left))
-        for (key, _), module in self._each(list(left.items()), self._judge):
-            self._store.keep(key, module)
-            self._known[key] = module
-            stages.tick()
-        groups = groups_of(self.modules)
-        if is_minified:
-            groups = self._minified(groups, stages)
-        self.is_complete = True
-        return groups
+    def run(self, start: float, stages: Stages, *, is_minified: bool) -> Triage:
+        """Judge what is not known yet, then minify a module of each group; `start` is when the call began."""
+        is_complete = True
+        try:
+            self._judge(stages)
+            groups = groups_of(self._modules)
+            if is_minified and self._part is None:
+                groups = self._minified(groups, stages)
+        except KeyboardInterrupt:
+            groups, is_complete = groups_of(self._modules), False
+        except ResourceError as error:
+            count, total = len(self._modules), len(self._cases)
+            kept = f"what came of {count} of {total} modules is kept, and the same call goes on with the others"
+            lost = f"what came of {count} of {total} modules is lost, as {argument('output')} was not given"
+            raise ResourceError(f"{error}; {lost if self._store.is_temporary else kept}") from error
+        if self._store.is_temporary:
+            groups = [_without_folder(group) for group in groups]
+        return Triage(
+            folder=self._whole.folder,
+            other=self._whole.other,
+            output=None if self._store.is_temporary else os.fspath(self._store.folder),
+            modules=tuple(self._modules),
+            groups=tuple(groups),
+            case_count=len(self._cases),
+            seconds=time.perf_counter() - start,
+            is_complete=is_complete,
+            distribution=self._store.settings.distribution,
+        )
 
-    def _judge(self, item: tuple[str, Case], stop: Event) -> TriagedModule | None:
-        return judge_apart(item[1], item[0], self._store, stop)
+    def _judge(self, stages: Stages) -> None:
+        settings, keys = self._store.settings, self._whole.keys
+        left = {key: case for case in self._cases if (key := keys[case.name]) not in self._known}
+        stages.begin("modules", len(left))
+        for case, reply in run_tasks(left.values(), lambda case: judging_task(case, settings), self._engine):
+            module = judged_module(case, settings, reply)
+            self._store.keep(keys[case.name], module)
+            self._known[keys[case.name]] = module
+            stages.tick()
 
     def _minified(self, groups: Sequence[CauseGroup], stages: Stages) -> list[CauseGroup]:
         cases = {case.name: case for case in self._cases}
-        named = [(group, _folder_name(group, self._keys[group.representative])) for group in groups]
+        settings = self._store.settings
+        named = [(group, _folder_name(group, self._whole.keys[group.representative])) for group in groups]
         minified_by_name = {name: self._store.known_minified(name) for _, name in named}
         left = [(group, name) for group, name in named if group.outcome == "differ" and minified_by_name[name] is None]
         stages.begin("minifying", len(left))
 
-        def minified(item: tuple[CauseGroup, str], stop: Event) -> MinifiedModule | None:
-            group, name = item
-            shutil.rmtree(self._store.minified / name, ignore_errors=True)
+        def task_of(item: tuple[CauseGroup, str]) -> Task:
+            group, _ = item
             module = next(member for member in group.members if member.name == group.representative)
-            return minify_apart(cases[module.name], module, name, self._store, stop)
+            return minifying_task(cases[module.name], module, settings)
 
-        for (_, name), minified_module in self._each(left, minified):
-            self._store.keep_minified(name, minified_module)
-            minified_by_name[name] = minified_module
+        for (group, name), reply in run_tasks(left, task_of, self._engine):
+            folder = self._store.minified / name
+            shutil.rmtree(folder, ignore_errors=True)
+            minified_by_name[name] = minified = minified_module(cases[group.representative], settings, reply, folder)
+            self._store.keep_minified(name, minified)
             stages.tick()
         return [attrs.evolve(group, minified=minified_by_name[name]) for group, name in named]
-
-    def _each(
-        self, items: Sequence[_Item], do: Callable[[_Item, Event], _Result | None]
-    ) -> Iterator[tuple[_Item, _Result]]:
-        """What comes of items, several at once, as they come; an exception ends all processes."""
-        stop = Event()
-        with ThreadPoolExecutor(self._jobs) as pool:
-            running: dict[Future[_Result | None], _Item] = {pool.submit(do, item, stop): item for item in items}
-            try:
-                while running:
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        item, result = running.pop(future), future.result()
-                        if result is not None:
-                            yield item, result
-            finally:
-                stop.set()
-                for future in running:
-                    future.cancel()
 
 
 def _folder_name(group: CauseGroup, key: str) -> str:

@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, html_option, json_option
+from hloexec.cli.options import ByteCount, executor_options, html_option, json_option
 from hloexec.cli.reports import show_report, write_command_page
 from hloexec.cli.run_options import run_option
 
@@ -17,11 +18,12 @@ from hloexec.cli.run_options import run_option
     "triage",
     epilog=examples(
         "hloexec triage dumps -o found",
-        "hloexec triage dumps --jobs 2",
+        "hloexec triage dumps --executor processes:2",
+        "hloexec triage dumps -o part3 --shard 3/8",
+        "hloexec triage --merge part1 part2 part3 …",
     ),
 )
-@click.argument("folder", type=click.Path())
-@click.argument("other", type=click.Path(), required=False)
+@click.argument("folders", metavar="FOLDER [OTHER]", nargs=-1, required=True, type=click.Path())
 @click.option(
     "-o",
     "--output",
@@ -41,7 +43,9 @@ from hloexec.cli.run_options import run_option
     help="Only modules whose name fits, such as 'dumps/*'. May be repeated.",
 )
 @click.option("--minify/--no-minify", default=True, show_default=True, help="Minify the smallest module of each group.")
-@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="So many modules at once.")
+@executor_options("modules")
+@click.option("--shard", metavar="I/N", help="Judge the I-th of N parts of the modules, into -o DIR; minify nothing.")
+@click.option("--merge", is_flag=True, help="Make one report of what shards have left in their folders, FOLDER….")
 @click.option(
     "--timeout",
     metavar="SECONDS",
@@ -73,9 +77,12 @@ from hloexec.cli.run_options import run_option
 @click.option("--top", type=click.IntRange(0), default=40, show_default=True, help="Maximum number of modules; 0: all.")
 @html_option
 @json_option
+@click.pass_context
 def command(
-    folder: str,
-    other: str | None,
+    context: click.Context,
+    /,
+    folders: tuple[str, ...],
+    merge: bool,
     top: int,
     html: str | None,
     as_json: bool,
@@ -90,20 +97,31 @@ def command(
     Each runs in a process of its own, within --timeout and --memory. For what differs, the instruction to blame is
     found, and the numerics policy that explains it, if any does: TF32, flushed denormals. Modules with the same cause
     are a group, of which the smallest is minified, in DIR/minified. Ctrl-C shows what is known; with -o, the same
-    command goes on. Exits with 1 if a module differs; with 2 if none does, but one could not be compared; with 3 if
-    all could, but one is not decided, because it leaves open what differs; else with 0.
+    command goes on, with any --executor. Exits with 1 if a module differs; with 2 if none does, but one could not be
+    compared; with 3 if all could, but one is not decided, because it leaves open what differs; else with 0.
     """
     from hloexec.cli.reports import ProgressBar
     from hloexec.report.judging.triages import triage_page_view, triage_view
-    from hloexec.tools.triaging import triage
+    from hloexec.tools.triaging import merge_triages, triage
 
     with ProgressBar() as progress:
-        result = triage(folder, other, observers=[progress], **settings)
+        if merge:
+            _require_merging(context)
+            names = ("output", "minify", "jobs", "executor", "shared")
+            options = {name: settings[name] for name in names}
+            result = merge_triages(folders, observers=[progress], **options)
+        else:
+            if len(folders) > 2:
+                raise click.UsageError(f"triage takes one folder or two, not {len(folders)}; --merge takes more")
+            result = triage(*folders, observers=[progress], **settings)
+    reused = sum(module.is_reused for module in result.modules)
+    if reused and not merge:
+        click.echo(f"{reused} of {result.case_count} modules were known from before", err=True)
     show_report("triage", as_json, lambda: [result], lambda: triage_view(result, top))
     if html is not None:
         facts = {
-            "folder": folder,
-            "other folder": other,
+            "folder": result.folder,
+            "other folder": result.other,
             "against": settings["against"],
             "policy": settings["numerics"],
             "distribution": settings["distribution"],
@@ -115,3 +133,14 @@ def command(
     if result.differing or result.agrees:
         return 1 if result.differing else 0
     return 3 if all(module.is_judged for module in result.modules) else 2
+
+
+_OF_MERGING = ("folders", "output", "minify", "jobs", "executor", "shared", "merge", "top", "html", "as_json")
+
+
+def _require_merging(context: click.Context) -> None:
+    """UsageError where an option is given that the shards have settled."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in _OF_MERGING and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[-1]} is what the shards were made with; leave it out with --merge")

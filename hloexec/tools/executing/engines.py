@@ -1,0 +1,239 @@
+"""Engines: what has the workers that tasks run on, opened by a text or made of an executor.
+
+`processes:N` are N processes of this machine at a time. `dask:ADDRESS`, `mpi` and `MODULE:FUNCTION` give any other
+`concurrent.futures.Executor`, whose workers start the processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from threading import Event
+from typing import Any
+
+from hloexec.core.wording import argument, first_line
+from hloexec.errors import InputError, UnsupportedError
+from hloexec.tools.executing.tasks import answer
+
+KINDS = "processes:N, dask:ADDRESS, mpi or MODULE:FUNCTION"
+_MOST_PROCESSES = 256
+_ANSWER_SECONDS = 15.0
+"""How long an engine may take over nothing, if it is to count as alive."""
+
+
+class Engine:
+    """Workers, and how tasks come to them."""
+
+    def __init__(self, name: str, executor: Executor, way: str) -> None:
+        self.name = name
+        self.way = way
+        """How tasks come to their files, as `tasks.packed` has it."""
+        self._executor = executor
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at once, as far as the executor says."""
+        for name in ("_max_workers", "num_workers", "max_workers"):
+            count = getattr(self._executor, name, None)
+            if isinstance(count, int) and count > 0:
+                return count
+        return os.cpu_count() or 1
+
+    def submit(self, data: bytes) -> Future[bytes]:
+        """Let a worker carry out a packed task."""
+        return self._executor.submit(answer, data)
+
+    def is_alive(self) -> bool:
+        """Whether it still carries out what is submitted."""
+        try:
+            return self._executor.submit(int).result(_ANSWER_SECONDS) == 0
+        except Exception:
+            return False
+
+    def renew(self) -> bool:
+        """Replace an executor that has broken; whether that is possible."""
+        return False
+
+    def stop(self) -> None:
+        """End what runs, where the engine can."""
+
+    def close(self) -> None:
+        """Let go of the workers."""
+
+
+class _Processes(Engine):
+    """Processes of this machine: a thread waits for each."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count)
+        self._stop = Event()
+        super().__init__(f"processes:{count}", self._pool, "here")
+
+    def submit(self, data: bytes) -> Future[bytes]:
+        return self._pool.submit(answer, data, self._stop)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._stop = Event()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _Dask(Engine):
+    """The workers of a Dask scheduler."""
+
+    def __init__(self, address: str, way: str) -> None:
+        # Losing a worker is told once, by what comes of its tasks.
+        for name in ("distributed", "distributed.core", "distributed.client", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise UnsupportedError(
+                f"{argument('executor')} dask needs distributed, which is not installed; install hloexec[dask]"
+            ) from error
+        try:
+            self._client = Client(address, timeout=_ANSWER_SECONDS, set_as_default=False)
+        except Exception as error:
+            raise InputError(
+                f"{argument('executor')}: no Dask scheduler answers at {address}: {first_line(str(error))}"
+            ) from error
+        super().__init__(f"dask:{address}", self._client.get_executor(pure=False), way)
+
+    @property
+    def workers(self) -> int:
+        with suppress(Exception):
+            return sum(self._client.nthreads().values()) or 1
+        return 1
+
+    def is_alive(self) -> bool:
+        return bool(self._client.status == "running") and super().is_alive()
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._client.close(timeout=2)
+
+
+class _Made(Engine):
+    """An executor that a function has made, which may make another."""
+
+    def __init__(self, spec: str, way: str) -> None:
+        self._make = _factory(spec)
+        super().__init__(spec, _made(spec, self._make), way)
+
+    def renew(self) -> bool:
+        self.close()
+        self._executor = _made(self.name, self._make)
+        return True
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _factory(spec: str) -> Callable[[], Any]:
+    module, _, name = spec.partition(":")
+    with _working_folder_searched():
+        try:
+            make = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"{argument('executor')} {spec!r} names no function that can be imported: {error}; it may be {KINDS}"
+            ) from error
+    if not callable(make):
+        raise InputError(f"{argument('executor')} {spec!r} is no function that makes an executor")
+    return make  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _working_folder_searched() -> Iterator[None]:
+    """Modules of the working folder can be imported within, as `python -m` has it."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path.remove(os.getcwd())
+
+
+def _made(spec: str, make: Callable[[], Any]) -> Executor:
+    try:
+        executor = make()
+    except Exception as error:
+        raise InputError(f"{argument('executor')} {spec!r} failed: {type(error).__name__}: {error}") from error
+    return _required(spec, executor)
+
+
+def _required(name: str, executor: Any) -> Executor:
+    if not callable(getattr(executor, "submit", None)) or not callable(getattr(executor, "shutdown", None)):
+        raise InputError(
+            f"{argument('executor')} {name} gives {type(executor).__name__}, which has no submit and shutdown as a "
+            "concurrent.futures.Executor has"
+        )
+    return executor  # type: ignore[no-any-return]
+
+
+@contextmanager
+def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: bool = False) -> Iterator[Engine]:
+    """An engine for an executor or the text that names one; by default as many processes of this machine as `jobs`.
+
+    `shared` says that workers see the same files by the same absolute paths. Raises InputError where the text names
+    none or nothing answers, UnsupportedError where a package is missing, and SystemExit in processes that have been
+    workers of MPI until the caller had no more tasks.
+    """
+    way = "shared" if shared else "carried"
+    if executor is None or isinstance(executor, str):
+        if executor == "mpi":
+            with _mpi_executor() as ranks:
+                yield Engine("mpi", ranks, way)
+            return
+        engine = _named_engine(f"processes:{jobs}" if executor is None else executor, way)
+    else:
+        engine = Engine(type(executor).__name__, _required("object", executor), way)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _named_engine(spec: str, way: str) -> Engine:
+    kind, colon, rest = spec.partition(":")
+    if kind == "processes":
+        if not rest.isdecimal() or not 1 <= int(rest) <= _MOST_PROCESSES:
+            raise InputError(f"{argument('executor')} processes:N has 1 to {_MOST_PROCESSES} processes, not {rest!r}")
+        return _Processes(int(rest))
+    if kind == "dask":
+        if not rest:
+            raise InputError(f"{argument('executor')} dask:ADDRESS lacks the scheduler's address")
+        return _Dask(rest, way)
+    if not colon or not kind or not rest:
+        raise InputError(f"{argument('executor')} {spec!r} is none of {KINDS}")
+    return _Made(spec, way)
+
+
+@contextmanager
+def _mpi_executor() -> Iterator[Any]:
+    """The other ranks of MPI as workers; SystemExit in those, once rank 0 has no more tasks."""
+    try:
+        from mpi4py import MPI
+        from mpi4py.futures import MPICommExecutor
+    except (ImportError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"{argument('executor')} mpi needs mpi4py and an MPI library; install hloexec[mpi]"
+        ) from error
+    if MPI.COMM_WORLD.size < 2:
+        raise InputError(
+            f"{argument('executor')} mpi needs two ranks at least, of which the first hands out tasks; start hloexec "
+            "with mpiexec -n 3, for example"
+        )
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as ranks:
+        if ranks is not None:
+            yield ranks
+            return
+    raise SystemExit(0)

@@ -1,0 +1,344 @@
+"""Tasks: what a worker does in a process of its own, which may crash, hang or run out of memory.
+
+A task is a function of hloexec, a request that JSON can hold, and the files that the request names. It travels as the
+bytes of a ZIP archive, and so does the answer: workers need hloexec and nothing else. Wherever the files lie there,
+what the function is told and what it answers have the paths that the request has.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, TypeAlias
+
+import attrs
+
+import hloexec
+from hloexec.core.files import open_atomically
+from hloexec.core.structs import define, frozen
+from hloexec.core.wording import byte_text
+from hloexec.errors import InputError, os_errors_named, warn
+from hloexec.tools.executing.processes import Ended, run_command
+
+Json: TypeAlias = "dict[str, Any]"
+Tell: TypeAlias = "Callable[[Mapping[str, Any]], None]"
+"""Takes what is known so far, which counts if the process does not come to its end."""
+
+_COMMAND = "from hloexec.tools.executing.tasks import work; work()"
+_STARTING_SECONDS = 10.0
+"""What the start of a process may take besides, on a busy machine; the process itself counts the time from then on."""
+_TASK, _ANSWER, _FILES, _MADE = "task.json", "answer.json", "files", "made"
+MOST_CARRIED = 256 << 20
+"""Bytes of files that a task carries at most."""
+
+
+@frozen
+class Task:
+    """What is to be done in one process."""
+
+    function: str
+    """`module:name` of what is called with the request, a `Tell`, and a folder for files that belong to the answer."""
+    request: Mapping[str, Any]
+    files: tuple[str, ...]
+    """The paths in the request, and elsewhere in it only with others below the same folder."""
+    seconds: float
+    """What it may take."""
+    memory: int
+    """Bytes that it may take."""
+
+
+@define(eq=False)
+class Reply:
+    """What came of a task."""
+
+    ended: Ended
+    answer: Json | None
+    """What the function returned, or told last; None where it did neither."""
+    is_partial: bool
+    """Whether the process ended before the function did."""
+    seconds: float
+    """By the worker's clock, the process's start included."""
+    made: Mapping[str, bytes] = attrs.field(factory=dict)
+    """The files that the function has made, by their names."""
+
+    def save(self, folder: Path) -> None:
+        """Write the files that the function has made."""
+        for name, data in self.made.items():
+            path = folder / name
+            with os_errors_named(f"write {os.fspath(path)!r}"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+
+
+# Where tasks come from
+
+
+def packed(task: Task, way: str) -> bytes:
+    """A task as a worker takes it.
+
+    `way` says how it comes to files: `here` where worker and caller share a working folder, `shared` where they see the
+    same files by their absolute paths, `carried` where the task has to bring them. Raises InputError where they cannot
+    be read, or are too large to be carried.
+    """
+    folders = list(dict.fromkeys(_folder_of(path) for path in task.files))
+    record: Json = {
+        "function": task.function,
+        "request": task.request,
+        "seconds": task.seconds,
+        "memory": task.memory,
+        "identity": identity(),
+        "files": task.files,
+        "folders": [[folder, os.path.abspath(folder) if way == "shared" else None] for folder in folders],
+        "is_here": way == "here",
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(_TASK, json.dumps(plain(record)))
+        if way == "carried":
+            _require_portable(task.files)
+            for path in task.files:
+                with os_errors_named(f"read {path!r}"):
+                    archive.write(path, f"{_FILES}/{folders.index(_folder_of(path))}/{os.path.basename(path)}")
+    return buffer.getvalue()
+
+
+def _folder_of(path: str) -> str:
+    return os.fspath(Path(path).parent)
+
+
+def _require_portable(paths: Sequence[str]) -> None:
+    with os_errors_named(f"read {paths[0]!r}" if paths else "read files"):
+        size = sum(os.stat(path).st_size for path in paths)
+    if size > MOST_CARRIED:
+        raise InputError(
+            f"{paths[0]!r} and what belongs to it have {byte_text(size)}, and a task carries {byte_text(MOST_CARRIED)} "
+            "at most; say that workers see the same files (shared), or leave it out"
+        )
+
+
+def unpacked(data: bytes) -> Reply | str:
+    """What `answer` gave; a sentence where the worker has refused the task."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        record = json.loads(archive.read(_ANSWER))
+        made = {name.removeprefix(f"{_MADE}/"): archive.read(name) for name in archive.namelist() if name != _ANSWER}
+    if record["refused"]:
+        return str(record["refused"])
+    ended = Ended(record["code"], record["output"])
+    return Reply(ended, record["answer"], record["is_partial"], record["seconds"], made)
+
+
+# What workers do
+
+
+def answer(data: bytes, stop: Event | None = None) -> bytes:
+    """Carry out a packed task in a process of its own, which ends early, too, once `stop` is set."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="hloexec-task-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            archive.extractall(folder)
+        task = json.loads((folder / _TASK).read_bytes())
+        refused = difference(task["identity"])
+        if refused:
+            return _packed_answer({"refused": refused}, folder)
+        ended = _ended(folder, task["seconds"], stop)
+        written = folder / _ANSWER
+        record = json.loads(written.read_bytes()) if written.exists() else {"answer": None, "is_partial": True}
+        record = _renamed(record, [(str(place), original) for original, place in _places(task, folder)])
+        record |= {"refused": "", "code": ended.code, "output": ended.output, "seconds": time.monotonic() - start}
+        return _packed_answer(record, folder)
+
+
+def _packed_answer(record: Json, folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(_ANSWER, json.dumps(record))
+        for path in sorted((folder / _MADE).rglob("*")):
+            if path.is_file():
+                archive.write(path, path.relative_to(folder).as_posix())
+    return buffer.getvalue()
+
+
+def _ended(folder: Path, seconds: float, stop: Event | None) -> Ended:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder)}
+    words = [sys.executable, "-c", _COMMAND, os.fspath(folder)]
+    ended = run_command(words, folder / "printed.txt", seconds + _STARTING_SECONDS, stop, environment, is_tied=True)
+    if hasattr(signal, "SIGALRM") and ended.code == -signal.SIGALRM:
+        return Ended(None, ended.output)
+    return ended
+
+
+def _places(task: Json, folder: Path) -> list[tuple[str, Path]]:
+    """The folders of a task's files, as the request has them and where they are here."""
+    if task["is_here"]:
+        return []
+    return [
+        (original, folder / _FILES / str(number) if shared is None else Path(shared))
+        for number, (original, shared) in enumerate(task["folders"])
+    ]
+
+
+def _renamed(value: Any, folders: Sequence[tuple[str, str]]) -> Any:
+    """What JSON holds, with the first of each two folders replaced by the second in all texts."""
+    if isinstance(value, str):
+        for old, new in folders:
+            prefix = "" if new == os.curdir else f"{new}{os.sep}"
+            value = value.replace(f"{old}{os.sep}", prefix).replace(old, new)
+        return value
+    if isinstance(value, list):
+        return [_renamed(element, folders) for element in value]
+    if isinstance(value, dict):
+        return {key: _renamed(element, folders) for key, element in value.items()}
+    return value
+
+
+def _localized(value: Any, paths: Mapping[str, str]) -> Any:
+    """A request in which paths are those here."""
+    if isinstance(value, str):
+        return paths.get(value, value)
+    if isinstance(value, list):
+        return [_localized(element, paths) for element in value]
+    if isinstance(value, dict):
+        return {key: _localized(element, paths) for key, element in value.items()}
+    return value
+
+
+def work(folder: Path | None = None) -> None:
+    """What the process does, in the folder of its task."""
+    if folder is None:
+        folder = Path(sys.argv[1])
+        Thread(target=_end_with_worker, daemon=True).start()
+    task = json.loads((folder / _TASK).read_bytes())
+    limit(task["seconds"], task["memory"])
+    places = dict(_places(task, folder))
+    paths = {original: os.fspath(place) for original, place in places.items()}
+    paths |= {path: os.path.join(places[_folder_of(path)], os.path.basename(path)) for path in task["files"] if places}
+    made = folder / _MADE
+    made.mkdir(exist_ok=True)
+
+    def tell(answer: Mapping[str, Any], *, is_partial: bool = True) -> None:
+        write_json(folder / _ANSWER, {"answer": answer, "is_partial": is_partial})
+
+    module, _, name = task["function"].partition(":")
+    function = getattr(importlib.import_module(module), name)
+    tell(function(_localized(task["request"], paths), tell, made), is_partial=False)
+
+
+def _end_with_worker() -> None:
+    """Wait until the worker has ended, which closes its end of the pipe, and end this process and what it started."""
+    with suppress(OSError):
+        while os.read(0, 1):
+            pass
+    if hasattr(os, "killpg"):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)
+
+
+def limit(seconds: float, memory: int) -> None:
+    """This process may take no more memory or time from now on; what the system does not limit so is as it was."""
+    if hasattr(signal, "setitimer"):
+        # What ends the process by default waits for no kernel.
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def warn_of_unlimited_memory(size: int) -> None:
+    """Warn where `limit` does not hold: elsewhere the limit is of a heap in which no large array lies."""
+    if sys.platform != "linux":
+        warn(
+            "only on Linux can the memory of a process be limited: a module is refused if its run is estimated to take "
+            f"more than {byte_text(size)}, but nothing ends one that takes more"
+        )
+
+
+# Whether workers compute the same
+
+
+@cache
+def identity() -> Mapping[str, str]:
+    """What must be equal for two processes' results to be comparable, by what it is called."""
+    import ml_dtypes
+    import numpy as np
+
+    return {
+        "hloexec": hloexec.__version__,
+        "NumPy": np.__version__,
+        "ml_dtypes": ml_dtypes.__version__,
+        "rounding": _rounding(),
+    }
+
+
+def _rounding() -> str:
+    """A digest of products and functions that processors and builds of NumPy and BLAS round in ways of their own."""
+    import hashlib
+
+    import numpy as np
+
+    from hloexec.ops.resources import single_threaded_blas
+
+    digest = hashlib.sha256()
+    numbers = ((np.arange(67 * 129) % 1013 - 500) / 257).reshape(67, 129)
+    with single_threaded_blas():
+        for values in (numbers, numbers.astype(np.float32)):
+            results = [values @ values.T, values @ values[0], values.sum(1)]
+            results += [function(values) for function in (np.exp, np.sin, np.tanh, np.arctan)]
+            for result in results:
+                digest.update(result.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def difference(expected: Mapping[str, str]) -> str:
+    """What is otherwise in this process than in the one with that identity, as a sentence; empty where nothing is."""
+    ours = identity()
+    for name, value in expected.items():
+        if ours.get(name) == value:
+            continue
+        import platform
+
+        where = f"a worker on {platform.node() or 'another machine'}"
+        if name == "rounding":
+            return (
+                f"{where} rounds products or functions otherwise than this process, as other processors and builds of "
+                "NumPy and BLAS do: results of the two are not those of one machine"
+            )
+        return f"{where} has {name} {ours.get(name)}, and this process {value}: install the same on both"
+    return ""
+
+
+# JSON
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a file at once."""
+    text = json.dumps(plain(record), indent=1, allow_nan=False, sort_keys=True)
+    with os_errors_named(f"write {os.fspath(path)!r}"), open_atomically(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+def plain(value: Any) -> Any:
+    """What JSON holds of a value: numbers that it has none for, and paths, are text."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return str(value)
+    if isinstance(value, Path):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: plain(element) for key, element in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(element) for element in value]
+    return value
