@@ -290,11 +290,12 @@ def _rounding() -> str:
 
     import numpy as np
 
-    from hloexec.ops.resources import single_threaded_blas
+    from hloexec.ops.resources import hold_blas, single_threaded_blas
 
     digest = hashlib.sha256()
     numbers = ((np.arange(67 * 129) % 1013 - 500) / 257).reshape(67, 129)
     with single_threaded_blas():
+        hold_blas()
         for values in (numbers, numbers.astype(np.float32)):
             results = [values @ values.T, values @ values[0], values.sum(1)]
             results += [function(values) for function in (np.exp, np.sin, np.tanh, np.arctan)]
