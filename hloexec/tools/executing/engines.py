@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from threading import Event
 from typing import Any
 
+from hloexec.core.arguments import wrong
 from hloexec.core.wording import argument, first_line
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.tools.executing.tasks import answer
@@ -167,16 +168,16 @@ def _made(spec: str, make: Callable[[], Any]) -> Executor:
         executor = make()
     except Exception as error:
         raise InputError(f"{argument('executor')} {spec!r} failed: {type(error).__name__}: {error}") from error
-    return _required(spec, executor)
-
-
-def _required(name: str, executor: Any) -> Executor:
-    if not callable(getattr(executor, "submit", None)) or not callable(getattr(executor, "shutdown", None)):
+    if not _is_executor(executor):
         raise InputError(
-            f"{argument('executor')} {name} gives {type(executor).__name__}, which has no submit and shutdown as a "
+            f"{argument('executor')} {spec!r} gives {type(executor).__name__}, which has no submit and shutdown as a "
             "concurrent.futures.Executor has"
         )
     return executor  # type: ignore[no-any-return]
+
+
+def _is_executor(value: object) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("submit", "shutdown"))
 
 
 @contextmanager
@@ -194,8 +195,10 @@ def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: boo
                 yield Engine("mpi", ranks, way)
             return
         engine = _named_engine(f"processes:{jobs}" if executor is None else executor, way)
+    elif _is_executor(executor):
+        engine = Engine(type(executor).__name__, executor, way)
     else:
-        engine = Engine(type(executor).__name__, _required("object", executor), way)
+        raise wrong("executor", f"a concurrent.futures.Executor, or one of {KINDS}", executor)
     try:
         yield engine
     finally:

@@ -262,6 +262,8 @@ def merge_triages(
             raise InputError("folders must be a list with the folder of each shard")
         for folder in folders:
             require_path("folder", folder)
+        if output is not None:
+            require_path("output", output)
         settings, record = merged_record(list(map(Path, folders)))
         with _store(output, settings) as store:
             whole = Whole.of_record(record)
