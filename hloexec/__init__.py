@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _exported() -> dict[str, str]:
-    """The public names, with the modules that have them: what type checkers read."""
-    stub = __spec__.loader.get_data(f"{__file__.removesuffix('c')}i").decode()
-    return {words[3]: words[1] for line in stub.splitlines() if len(words := line.split()) == 6}
+def _exported(path: str) -> dict[str, str]:
+    """The public names, with the modules that have them: what type checkers read in a file, and in those whose names it
+    hands on."""
+    homes: dict[str, str] = {}
+    for line in __spec__.loader.get_data(path).decode().splitlines():
+        words = line.split() if " import " in line else ()
+        if len(words) == 6 and words[3] == words[5]:
+            homes[words[3]] = words[1]
+        elif len(words) == 4 and words[3] == "*":
+            homes |= _exported(f"{path.rpartition('hloexec')[0]}{words[1].replace('.', '/')}.py")
+    return homes
 
 
-_HOMES = _exported()
+_HOMES = _exported(f"{__file__.removesuffix('c')}i")
 __all__ = sorted(_HOMES)
 
 

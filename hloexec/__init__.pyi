@@ -1,4 +1,6 @@
-"""What hloexec exports. Each line is a name with its home: type checkers read them, and so does `__init__.py`."""
+"""What hloexec exports. Each line is a name with its home: type checkers read them, and so does `__init__.py`.
+
+The names of tools are in `hloexec/tools/rows.py`."""
 
 from hloexec.analysis import buffers as buffers
 from hloexec.analysis.buffers import BufferAssignment as BufferAssignment
@@ -79,56 +81,4 @@ from hloexec.ops.library_calls.user_calls import unregister_custom_call as unreg
 from hloexec.ops.policies.policy import NumericsPolicy as NumericsPolicy
 from hloexec.ops.resources import release_memory as release_memory
 from hloexec.report.html import write_html as write_html
-from hloexec.tools import diffing as diffing
-from hloexec.tools import explaining as explaining
-from hloexec.tools import extraction as extraction
-from hloexec.tools import golden as golden
-from hloexec.tools import graphing as graphing
-from hloexec.tools import minifying as minifying
-from hloexec.tools import nan_search as nan_search
-from hloexec.tools import narrowing as narrowing
-from hloexec.tools import shadowing as shadowing
-from hloexec.tools import shrinking as shrinking
-from hloexec.tools import stepping as stepping
-from hloexec.tools import tracing as tracing
-from hloexec.tools import triaging as triaging
-from hloexec.tools.diffing import Diff as Diff
-from hloexec.tools.diffing import diff as diff
-from hloexec.tools.diffing.folders import FolderDiff as FolderDiff
-from hloexec.tools.diffing.folders import diff_folders as diff_folders
-from hloexec.tools.explaining import Explained as Explained
-from hloexec.tools.explaining import Explanation as Explanation
-from hloexec.tools.explaining import InstructionExplanation as InstructionExplanation
-from hloexec.tools.explaining import Trial as Trial
-from hloexec.tools.explaining import Untold as Untold
-from hloexec.tools.explaining import explain as explain
-from hloexec.tools.extraction import Extraction as Extraction
-from hloexec.tools.extraction import extract as extract
-from hloexec.tools.golden import Golden as Golden
-from hloexec.tools.golden import GoldenCheck as GoldenCheck
-from hloexec.tools.golden import check_golden as check_golden
-from hloexec.tools.golden import record_golden as record_golden
-from hloexec.tools.graphing import Graph as Graph
-from hloexec.tools.graphing import graph as graph
-from hloexec.tools.minifying import Minified as Minified
-from hloexec.tools.minifying import minify as minify
-from hloexec.tools.nan_search import NanSearch as NanSearch
-from hloexec.tools.nan_search import find_nan as find_nan
-from hloexec.tools.narrowing import Narrowing as Narrowing
-from hloexec.tools.narrowing import narrow as narrow
-from hloexec.tools.shadowing import ShadowRun as ShadowRun
-from hloexec.tools.shadowing import shadow as shadow
-from hloexec.tools.shrinking import Shrinkage as Shrinkage
-from hloexec.tools.shrinking import shrink as shrink
-from hloexec.tools.stepping import Breakpoint as Breakpoint
-from hloexec.tools.stepping import Stepper as Stepper
-from hloexec.tools.stepping import Stop as Stop
-from hloexec.tools.stepping import step as step
-from hloexec.tools.tracing import Trace as Trace
-from hloexec.tools.tracing import TraceEvent as TraceEvent
-from hloexec.tools.tracing import read_trace as read_trace
-from hloexec.tools.tracing import trace as trace
-from hloexec.tools.triaging import Triage as Triage
-from hloexec.tools.triaging import TriagedModule as TriagedModule
-from hloexec.tools.triaging import merge_triages as merge_triages
-from hloexec.tools.triaging import triage as triage
+from hloexec.tools.rows import *

@@ -145,7 +145,7 @@ do not add."""
 NO_OPCODES = {
     "analysis/numerics/comparing.py": "compare",
     "analysis/numerics/selections.py": "reshape",
-    "tools/registration.py": "compare",
+    "tools/rows.py": "compare",
     "cli/commands/judging/compare.py": "compare",
     "cli/commands/judging/diff.py": "select",
     "cli/problems.py": "infeed outfeed recv send",
