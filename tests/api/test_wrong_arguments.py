@@ -207,43 +207,39 @@ def _write_files(folder: Path) -> None:
 
 
 @cache
-def _positional(folder: Path) -> dict[str, list[Any]]:
-    """Arguments that are right, for the parameters without defaults."""
-    inputs = [X, X]
+def _arguments(folder: Path) -> dict[str, Any]:
+    """Arguments that are right, by the names of the parameters without defaults."""
     return {
-        "check_golden": [folder / "missing.golden"],
-        "compare": [X, X],
-        "compare_memory": [hloexec.memory_usage(MODULE), hloexec.parse_buffer_assignment(ASSIGNMENT)],
-        "diff": [MODULE, MODULE],
-        "diff_folders": [folder],
-        "explain": [MODULE, inputs, X],
-        "extract": [MODULE, inputs, "z"],
-        "find_nan": [MODULE, inputs],
-        "shadow": [MODULE, inputs],
-        "format": [MODULE],
-        "graph": [MODULE],
-        "load": [folder / "m.hlo"],
-        "memory_usage": [MODULE],
-        "merge_triages": [[folder / "part"]],
-        "triage": [folder],
-        "minify": [MODULE, inputs, "test -e"],
-        "narrow": [MODULE, None, 0.5],
-        "parse": [ADD],
-        "parse_buffer_assignment": [ASSIGNMENT],
-        "random_inputs": [MODULE],
-        "read_trace": [folder],
-        "record_golden": [MODULE, inputs, folder / "new.golden"],
-        "release_memory": [],
-        "run": [MODULE],
-        "run_devices": [MODULE, inputs],
-        "shard_inputs": [MODULE, inputs],
-        "shrink": [MODULE],
-        "step": [MODULE, inputs],
-        "trace": [MODULE, inputs, folder / "trace"],
-        "unregister_custom_call": ["unheard_of"],
-        "unshard_outputs": [MODULE, [X]],
-        "verify": [MODULE],
-        "write_html": [hloexec.compare(X, X), folder / "page.html"],
+        "actual": X,
+        "after": MODULE,
+        "assignment": hloexec.parse_buffer_assignment(ASSIGNMENT),
+        "before": MODULE,
+        "expected": X,
+        "folder": folder,
+        "folders": [folder / "part"],
+        "inputs": [X, X],
+        "instruction": "z",
+        "module": MODULE,
+        "outputs": [X],
+        "path": folder / "m.hlo",
+        "result": hloexec.compare(X, X),
+        "target": "unheard_of",
+        "text": ADD,
+        "usage": hloexec.memory_usage(MODULE),
+    }
+
+
+@cache
+def _arguments_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """The same for single functions, where others are right, or more are needed."""
+    return {
+        "check_golden": {"folder": folder / "missing.golden"},
+        "minify": {"inputs": [X, X], "command": "test -e"},
+        "narrow": {"inputs": None, "tolerance": 0.5},
+        "parse_buffer_assignment": {"text": ASSIGNMENT},
+        "record_golden": {"folder": folder / "new.golden"},
+        "trace": {"folder": folder / "trace"},
+        "write_html": {"path": folder / "page.html"},
     }
 
 
@@ -265,18 +261,16 @@ _signature = cache(inspect.signature)
 
 
 def _call(function: Callable[..., Any], parameter: str, value: Any, folder: Path) -> None:
-    arguments = _signature(function).parameters
-    given = dict(zip(arguments, _positional(folder)[function.__name__], strict=False))
-    given[parameter] = value
     if function is hloexec.run:
         values = (value,) if parameter == "inputs" else (X, X)
-        del given["inputs" if parameter == "inputs" else parameter]
         if parameter == "module":
             hloexec.run(value, *values)
         else:
             hloexec.run(MODULE, *values, **{} if parameter == "inputs" else {parameter: value})
         return
-    function(**given)
+    needed = {entry.name for entry in _signature(function).parameters.values() if entry.default is entry.empty}
+    right = {name: argument for name, argument in _arguments(folder).items() if name in needed}
+    function(**{**right, **_arguments_of(folder).get(function.__name__, {}), parameter: value})
 
 
 @pytest.mark.sampled(3)
@@ -288,7 +282,7 @@ def test_a_wrong_argument_is_named(
     if function is hloexec.write_html:
         require_report_packages()
     monkeypatch.chdir(tmp_path)
-    right = f"{RIGHT[parameter]} {MORE.get(f'{function.__name__}-{parameter}', '')}".split()
+    right = f"{RIGHT.get(parameter, '')} {MORE.get(f'{function.__name__}-{parameter}', '')}".split()
     _write_files(tmp_path)
     before = {*tmp_path.iterdir()}
     for name, value in WRONG.items():
