@@ -29,7 +29,7 @@ help:
 	@echo 'make coverage  make test, and what of opcodes, commands and pages it leaves out'
 	@echo 'make check     formatting, lint, types and tests: what has to pass at every commit'
 	@echo 'make docs      build the documentation site, in site/'
-	@echo 'make format    format the sources'
+	@echo 'make format    format the sources, and list the commands in README.md'
 	@echo 'make clean     remove .venv and caches'
 
 $(STAMPS)/venv:
@@ -91,6 +91,7 @@ docs: $(STAMPS)/docs
 format: $(STAMPS)/dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/python -m docs.hooks.readme
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov .executed

@@ -15,12 +15,12 @@ from typing import Any
 from unittest import mock
 
 from hloexec.core.ir import Module
+from hloexec.tools.registration import TOOLS
 from tests.docs import Ran, run_here
 from tests.records import read_record
 
 _STYLE = re.compile(r"\x1b\[([\d;]*)m")
 _SECONDS = re.compile(r"\b[\d.]+ (?:µs|ms|s)\b")
-_WITHOUT_JSON = ("fmt", "schema")
 _SEARCHES = (
     ("hloexec.tools.diffing", "diff"),
     ("hloexec.tools.diffing.folders", "diff_folders"),
@@ -101,7 +101,7 @@ def problems(words: Sequence[str], code: int, folder: Path, columns: int = 40) -
 
 def otherwise(words: Sequence[str], code: int, folder: Path, columns: int = 40) -> tuple[Ran, list[str]]:
     """The plain run of a command, whose files stay in the folder, and its `problems`."""
-    has_json = words[0] not in _WITHOUT_JSON
+    has_json = words[0] not in TOOLS or bool(TOOLS[words[0]].records)
     said = _without_page(words)
     searches = _Searches()
     copies = [folder.with_name(f"{folder.name}-{name}") for name in ("narrow", "json")]

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -11,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 import hloexec
+from docs.hooks.api import completed, shown_names
+from docs.hooks.readme import README, with_table
 from docs.hooks.records import record_tables
 from hloexec.cli import main
 from hloexec.cli.help import examples
@@ -28,6 +31,7 @@ from tests.command_line import CommandLine
 from tests.report.needs import require_report_packages
 from tests.text.building import op
 
+DOCS = README.with_name("docs")
 TEXT = op("f32[2] negate(x)", x="f32[2]")
 
 
@@ -105,7 +109,11 @@ def _registered(empty_folder: Path) -> Iterator[None]:
     Path("m.hlo").write_text(TEXT)
     records = {"names": f"hloexec.report.json.printed.File {__name__}.Names"}
     public = f"{__name__}.names {__name__}.Names"
-    register(Tool("names", "inspecting", f"{__name__}.Names", __name__, records, names=public, command=__name__))
+    register(
+        Tool(
+            "names", "inspecting", f"{__name__}.Names", __name__, records, names=public, command=__name__, guide="names"
+        )
+    )
     yield
     del TOOLS["names"]
     for name in ("names", "Names"):
@@ -146,6 +154,37 @@ def test_what_is_shown_in_a_line_has_to_say_what() -> None:
         type("Mute", (Described,), {})
 
 
-def test_it_is_public_and_documented() -> None:
+def test_it_is_public_and_in_the_python_reference() -> None:
     assert hloexec.names is names and hloexec.Names is Names  # type: ignore[attr-defined]
+    page = (DOCS / "api" / "inspecting.md").read_text(encoding="utf-8")
+    assert "names" not in shown_names("explaining.md", page) and "Names" not in page
+    assert shown_names("inspecting.md", page)[-2:] == ["names", "Names"]
+    section = completed("inspecting.md", page).partition("## names { #names }\n\n")[2]
+    assert section.startswith(
+        "As [`hloexec names`](../commands.md#names): Count the letters of names.\n\n::: hloexec.names\n"
+    )
+
+
+def test_it_is_among_the_commands_and_records_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "hooks")
+    from docs.hooks import commands
+
+    page = commands.completed((DOCS / "commands.md").read_text(encoding="utf-8"))
+    assert (
+        "All but `fmt` and `schema` print" in page and "`triage`, `nan`" in page and "and `names` write [a page" in page
+    )
+    section = page.partition("### names { #names }")[2]
+    assert "Count the letters of names.\n\n[More about `names`](names.md)." in section and "--html" in section
+    config = SimpleNamespace(nav=[{"Guides": [{"Run": "running.md"}]}, {"Explanations": ["debugging.md"]}])
+    commands.on_config(config)
+    guides = config.nav[0]["Guides"]
+    assert guides[0] == {"Run": "running.md"} and guides[-1] == "names.md"
+    assert "running.md" not in guides and "debugging.md" not in guides
     assert "| `total` | integer | How many letters all of them have. |" in "\n".join(record_tables())
+
+
+def test_the_readme_lists_it() -> None:
+    text = README.read_text(encoding="utf-8")
+    row = "| | `names` | Count the letters of names ([docs/names.md](docs/names.md)) |"
+    before, _, after = with_table(text).partition(f"{row}\n")
+    assert before + after == text and before.endswith("|\n") and after.startswith("\n")

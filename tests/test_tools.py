@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
+import hloexec
+from docs.hooks.readme import README, with_table
 from hloexec.cli import _hloexec
 from hloexec.core.values import Described
 from hloexec.report.json.schemas import classes_of
@@ -52,17 +54,22 @@ def test_its_row_names_what_there_is(name: str) -> None:
         assert issubclass(cls, Described), "notebooks show what is Described"
 
 
-def test_the_readme_has_a_row_for_each_in_the_order_of_the_help() -> None:
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The commands")[2].partition("\n\nEvery")[0]
-    assert re.findall(r"^\|[^|]*\| `(\w+)` \|", section, re.MULTILINE) == [
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_page_that_its_row_names_is_there(name: str) -> None:
+    guide = TOOLS[name].guide
+    assert not guide or (ROOT / "docs" / f"{guide}.md").is_file()
+
+
+def test_names_of_tools_are_of_packages_that_rows_name() -> None:
+    packages = {tool.package for tool in TOOLS.values()} - {""}
+    names = [f"{home}.{name}." for name, home in hloexec._HOMES.items() if f"{home}.".startswith("hloexec.tools.")]
+    assert packages <= {name.removesuffix(".") for name in names}, "`hloexec` has each package, too"
+    assert [name for name in names if not name.startswith(tuple(f"{package}." for package in packages))] == []
+
+
+def test_the_readme_lists_all_in_the_order_of_the_help() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert with_table(text) == text, "`make format` lists the commands in README.md"
+    assert re.findall(r"^\|[^|]*\| `(\w+)` \|", text, re.MULTILINE) == [
         tool.name for group in GROUPS for tool in TOOLS.values() if tool.group == group
     ]
-
-
-def test_the_page_on_html_names_each_command_that_writes_a_page() -> None:
-    text = (ROOT / "docs" / "html.md").read_text(encoding="utf-8")
-    listed = re.search(r"((?:`\w+`(?:,| and)\s)+`\w+`) have it\.", text)
-    assert listed is not None
-    assert {*re.findall(r"`(\w+)`", listed[1])} == {
-        name for name, tool in TOOLS.items() if "--html" in _options_of(tool)
-    }

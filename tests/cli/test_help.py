@@ -36,7 +36,6 @@ def _commands(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...]
 
 
 COMMANDS = dict(_commands(_hloexec))
-WITHOUT_JSON = {("fmt",), ("schema",)}
 
 
 def _examples(command: click.Command) -> list[list[str]]:
@@ -94,10 +93,10 @@ def test_help_says_the_same_on_narrow_terminals(
 
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
-def test_every_command_prints_json_but_those_that_are_said_not_to(names: tuple[str, ...]) -> None:
+def test_every_command_of_a_tool_with_records_prints_json(names: tuple[str, ...]) -> None:
     command = COMMANDS[names]
     options = {name for parameter in command.params for name in parameter.opts}
-    assert ("--json" in options) == (names not in WITHOUT_JSON and not isinstance(command, click.Group))
+    assert ("--json" in options) == (bool(TOOLS[names[0]].records) and not isinstance(command, click.Group))
 
 
 def _completed(shell: str, **environment: str) -> str:

@@ -1,1 +1,1 @@
-"""Reports of commands that describe modules and opcodes: graphs, memory, and the element types of opcodes."""
+"""Reports of commands that describe modules and opcodes."""

@@ -1,1 +1,1 @@
-"""Reports of commands that run a module: golden checks and traces."""
+"""Reports of commands that run a module."""

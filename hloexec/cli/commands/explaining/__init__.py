@@ -1,1 +1,1 @@
-"""Commands that explain results: `nan`, `explain`, `shadow`, `precision`."""
+"""Commands that explain results."""

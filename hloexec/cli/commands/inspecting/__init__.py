@@ -1,1 +1,1 @@
-"""Commands that describe modules, opcodes and records: info, fmt, graph, memory, ops, plan, schema."""
+"""Commands that describe modules, opcodes and records."""

@@ -1,1 +1,1 @@
-"""Commands that judge results: `compare`, `diff`, `triage`."""
+"""Commands that judge results."""

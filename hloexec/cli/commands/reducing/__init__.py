@@ -1,1 +1,1 @@
-"""Commands that make modules smaller: `extract`, `shrink`, `minify`."""
+"""Commands that make modules smaller."""

@@ -1,1 +1,1 @@
-"""Commands that run a module and show or keep what it computes: run, trace, golden."""
+"""Commands that run a module and show or keep what it computes."""
