@@ -65,6 +65,25 @@ class Sums(enum.Enum):
     """What meets at random places, rounded to the declared type after each addition."""
 
 
+class Route(enum.Enum):
+    """Where what the members of a collective's group hold goes."""
+
+    EVERYWHERE = enum.auto()
+    """All of it to all members."""
+    FOLDED = enum.auto()
+    """Into a fold, of which all members get all."""
+    PARTED = enum.auto()
+    """Part k of it, or of a fold, to member k."""
+    PAIRED = enum.auto()
+    """From sources to targets."""
+    FROM_ROOT = enum.auto()
+    """What one member holds to the others."""
+    TO_ROOT = enum.auto()
+    """Into a fold that one member gets."""
+    COMPUTED = enum.auto()
+    """Where operands say."""
+
+
 @frozen
 class Summation:
     """What an instruction adds up for one element of its result."""
@@ -210,6 +229,8 @@ class Traits:
     columns: ColumnsRule | None = None
     """Which columns a result has that is moved."""
 
+    route: Route = Route.EVERYWHERE
+    """Where a collective takes what devices hold; other than everywhere it may take less."""
     group_members: MembersRule | None = None
     contraction: ContractionRule | None = None
     sums: Sums | None = None

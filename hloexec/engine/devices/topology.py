@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeAlias
 
 import attrs
@@ -249,6 +250,26 @@ def source_target_pairs(computation: Computation, instruction: Instruction) -> t
             if name == "_xla_send_recv_source_target_pairs":
                 return _pairs(text, instruction)
     return None
+
+
+Ends: TypeAlias = "dict[int, list[int]]"
+"""The devices at the other end of transfers, by the device at one end."""
+
+
+@lru_cache(maxsize=1024)
+def ends_of(pairs: tuple[tuple[int, int], ...], topology: Topology) -> tuple[Ends, Ends]:
+    """The targets of each source, and the sources of each target, of such pairs.
+
+    Pairs name partitions where there are several, and replicas otherwise.
+    """
+    targets: Ends = {}
+    sources: Ends = {}
+    for replica in range(topology.replicas if topology.partitions > 1 else 1):
+        for pair in pairs:
+            source, target = (topology.device(replica, end) for end in pair) if topology.partitions > 1 else pair
+            targets.setdefault(source, []).append(target)
+            sources.setdefault(target, []).append(source)
+    return targets, sources
 
 
 def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:

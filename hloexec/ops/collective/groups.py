@@ -38,7 +38,7 @@ from hloexec.ops.signatures import (
     require_tuple,
     same_type,
 )
-from hloexec.ops.traits import Sums
+from hloexec.ops.traits import Route, Sums
 
 if TYPE_CHECKING:
     from hloexec.ops.relations import Value
@@ -338,6 +338,7 @@ class ReduceScatterAttributes(_FoldAttributes):
 class AllReduce:
     """Folds the operands of a group's devices with `to_apply` (XLA: AllReduce)."""
 
+    route = Route.FOLDED
     sums = Sums.FOLDED
 
     @staticmethod
@@ -367,6 +368,7 @@ class AllReduce:
 class AllReduceStart:
     """Starts an all-reduce; the value has the shape of the results."""
 
+    route = Route.FOLDED
     sums = Sums.FOLDED
     well_formed = AllReduce.well_formed
 
@@ -403,6 +405,7 @@ class CollectiveReduce:
     operand, s32[n], names by its place in the group (XLA: CollectiveReduce).
     """
 
+    route = Route.TO_ROOT
     sums = Sums.FOLDED
 
     relate = staticmethod(AllReduce.relate)
@@ -433,6 +436,7 @@ class CollectiveReduce:
 class ReduceScatter:
     """An all-reduce, whose result is divided among the devices along `dimensions` (XLA: ReduceScatter)."""
 
+    route = Route.PARTED
     sums = Sums.FOLDED
     well_formed = AllReduce.well_formed
 

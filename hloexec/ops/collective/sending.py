@@ -33,6 +33,7 @@ from hloexec.ops.intervals import Demand, Demanded, Use, always
 from hloexec.ops.registry import Role, opcode
 from hloexec.ops.relations import Relating, leafwise
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
+from hloexec.ops.traits import Route
 
 
 @frozen
@@ -50,7 +51,7 @@ class RaggedAllToAllAttributes(CollectiveAttributes):
     dimension: int | None = attribute(Grammar.INT_IN_LIST, name="dimensions", default=None)
 
 
-@collective("all-to-all", attributes=AllToAllAttributes, moves=(0,), crosses_devices=True)
+@collective("all-to-all", route=Route.PARTED, attributes=AllToAllAttributes, moves=(0,), crosses_devices=True)
 class AllToAll:
     """Device i's part j goes to device j's place i, within each group (XLA: AllToAll)."""
 
@@ -117,7 +118,7 @@ class AllToAll:
         }
 
 
-@collective("ragged-all-to-all", operands=6, attributes=RaggedAllToAllAttributes)
+@collective("ragged-all-to-all", route=Route.COMPUTED, operands=6, attributes=RaggedAllToAllAttributes)
 class RaggedAllToAll:
     """Rows input_offsets[j] … + send_sizes[j] of the input go to rows output_offsets[j] … of device j's output
     (XLA: RaggedAllToAll).
@@ -222,7 +223,12 @@ class CollectivePermuteAttributes:
 
 
 @collective(
-    "collective-broadcast", attributes=CollectiveBroadcastAttributes, moves=(0,), fills=True, crosses_devices=True
+    "collective-broadcast",
+    route=Route.FROM_ROOT,
+    attributes=CollectiveBroadcastAttributes,
+    moves=(0,),
+    fills=True,
+    crosses_devices=True,
 )
 class CollectiveBroadcast:
     """The value of each group's root; zeros on devices in no group. The root is the first device of the group, or, with
@@ -249,7 +255,14 @@ class CollectiveBroadcast:
         return dict.fromkeys(members, one_or_all([values[root][number] for number, root in enumerate(roots)]))
 
 
-@collective("collective-permute", attributes=CollectivePermuteAttributes, moves=(0,), fills=True, crosses_devices=True)
+@collective(
+    "collective-permute",
+    route=Route.PAIRED,
+    attributes=CollectivePermuteAttributes,
+    moves=(0,),
+    fills=True,
+    crosses_devices=True,
+)
 class CollectivePermute:
     """Sends each source's value to its target; zeros on devices that are not targets (XLA: CollectivePermute)."""
 
@@ -280,7 +293,12 @@ class CollectivePermute:
 
 
 @collective(
-    "collective-permute-start", attributes=CollectivePermuteAttributes, begins=True, opens=True, owns_tuple=True
+    "collective-permute-start",
+    route=Route.PAIRED,
+    attributes=CollectivePermuteAttributes,
+    begins=True,
+    opens=True,
+    owns_tuple=True,
 )
 class CollectivePermuteStart:
     """Starts a collective-permute; the value is (operands, results, context...)."""

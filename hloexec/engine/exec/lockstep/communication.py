@@ -9,7 +9,7 @@ opcode, the same channel or none, and operands of the same shapes; they need not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ from hloexec.core.ir import ReplicaGroups, TupleShape, flat_shapes, leaf_shapes
 from hloexec.core.structs import define
 from hloexec.core.values import TOKEN, flat
 from hloexec.core.wording import argument, listing
-from hloexec.engine.devices.topology import FromDevice, Group, ToDevice, Topology
+from hloexec.engine.devices.topology import FromDevice, Group, ToDevice, Topology, ends_of
 from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.limits import computation_text, instruction_text
 from hloexec.engine.exec.tasks import Task
@@ -158,7 +158,7 @@ class Communicator:
         assert isinstance(flow, FromDevice)
         shape = step.instruction.shape
         assert isinstance(shape, TupleShape)
-        if flow.pairs is not None and not list(self._ends(flow, device, 1)):
+        if flow.pairs is not None and not self._ends(flow, device, 1):
             return tuple(zeros(leaf) for leaf in flat_shapes(shape))
         mailbox = self._mailboxes.get((flow.channel, None if flow.pairs is None else device))
         if not mailbox:
@@ -173,21 +173,9 @@ class Communicator:
                 )
         return (*data, TOKEN)
 
-    def _ends(self, flow: FromDevice | ToDevice, device: int, end: int) -> Iterator[int | None]:
-        """The devices at the other end of transfers whose end number `end` (0: source) is `device`.
-
-        Pairs name partitions where there are several, and replicas otherwise.
-        """
-        if flow.pairs is None:
-            yield None
-            return
-        topology = self.topology
-        of_partitions = topology.partitions > 1
-        number = topology.partition_of(device) if of_partitions else topology.replica_of(device)
-        for pair in flow.pairs:
-            if pair[end] == number:
-                other = pair[1 - end]
-                yield topology.device(topology.replica_of(device), other) if of_partitions else other
+    def _ends(self, flow: FromDevice | ToDevice, device: int, end: int) -> Sequence[int | None]:
+        """The devices at the other end of transfers whose end number `end` (0: source) is `device`."""
+        return (None,) if flow.pairs is None else ends_of(flow.pairs, self.topology)[end].get(device, ())
 
     # Deadlocks
 
