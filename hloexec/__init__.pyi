@@ -21,6 +21,10 @@ from hloexec.analysis.numerics.measuring import Measured as Measured
 from hloexec.analysis.numerics.measuring import Places as Places
 from hloexec.analysis.numerics.sampling.spread import Spread as Spread
 from hloexec.analysis.numerics.tolerances import Tolerance as Tolerance
+from hloexec.analysis.ranks import CollectiveUsage as CollectiveUsage
+from hloexec.analysis.ranks import DistributedUsage as DistributedUsage
+from hloexec.analysis.ranks import RankUsage as RankUsage
+from hloexec.analysis.ranks import distributed_usage as distributed_usage
 from hloexec.core import ir as ir
 from hloexec.core.ir import ArrayShape as ArrayShape
 from hloexec.core.ir import BufferShape as BufferShape
@@ -38,6 +42,7 @@ from hloexec.core.values import Inputs as Inputs
 from hloexec.core.values import Token as Token
 from hloexec.core.values import Value as Value
 from hloexec.core.version import __version__ as __version__
+from hloexec.engine.devices.traffic import Network as Network
 from hloexec.engine.exec import Controller as Controller
 from hloexec.engine.exec import Event as Event
 from hloexec.engine.exec import Failure as Failure

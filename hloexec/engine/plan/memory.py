@@ -58,6 +58,21 @@ class Spread:
         weighted = sum(size * count for size, count in zip(sizes, self.counts(plan), strict=True))
         return weighted / total if total else 1.0
 
+    def within(self, blocks: Sequence[range]) -> list[Spread]:
+        """The spread among the devices of each block alone; one and the same where blocks are alike."""
+        objects = {id(classes): classes for slots in self.by_plan.values() for classes in slots}
+        made: dict[tuple[Classes, ...], Spread] = {}
+        spreads = []
+        for block in blocks:
+            parts = tuple(joined((classes[block.start : block.stop],))[0] for classes in objects.values())
+            if parts not in made:
+                part_of = dict(zip(objects, parts, strict=True))
+                made[parts] = Spread(
+                    {plan: [part_of[id(classes)] for classes in slots] for plan, slots in self.by_plan.items()}
+                )
+            spreads.append(made[parts])
+        return spreads
+
 
 def spread_of(plan: Plan, arguments: Sequence[Classes | None], topology: Topology) -> Spread:
     """The spread of a plan whose parameter leaves have these classes; None where all devices agree."""
@@ -376,8 +391,7 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
     devices = ""
     if spread is not None:
         alone = peak
-        peak, where = _peak(plan, [False] * len(plan.parameters), spread)
-        peak = max(peak, alone)
+        peak, where = peak_of_devices(plan, spread)
         devices = f" on all devices ({byte_text(alone)} on one)"
     allowed = memory_limit_bytes(limit)
     if limit is None and allowed is not None and peak > allowed:
@@ -405,6 +419,12 @@ def entry_peak_bytes(plan: Plan) -> int:
         kept = sum(plan.slot_shapes[slot].byte_size for slot in set(plan.results) & fresh)
         plan.entry_peak_bytes = max(peak, copied + kept)
     return plan.entry_peak_bytes
+
+
+def peak_of_devices(plan: Plan, spread: Spread) -> tuple[int, Step | None]:
+    """The estimated peak of a run of several devices, and at which step it is."""
+    peak, where = _peak(plan, [False] * len(plan.parameters), spread)
+    return max(peak, entry_peak_bytes(plan)), where
 
 
 _LARGE_BYTES = 1 << 18
