@@ -211,7 +211,8 @@ _ROWS = (
     _Tool(
         "memory",
         "inspecting",
-        "hloexec.analysis.buffers.MemoryUsage hloexec.analysis.buffers.MemoryComparison",
+        "hloexec.analysis.buffers.MemoryUsage hloexec.analysis.buffers.MemoryComparison "
+        "hloexec.analysis.ranks.DistributedUsage",
         "hloexec.report.inspecting.memory",
         {"memory": f"{_PRINTED}.File hloexec.analysis.buffers.MemoryUsage hloexec.report.inspecting.memory.Memory"},
         has_verdict=True,

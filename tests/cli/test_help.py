@@ -50,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "work")
     for name in ("module", "before", "after"):
         shutil.copy(ROOT / "examples" / "attention.hlo", f"{name}.hlo")
+    shutil.copy(ROOT / "examples" / "data_parallel_step.hlo", "step.hlo")
     for name in ("a", "b", "gpu"):
         np.savez(f"{name}.npz", value=np.ones((16, 32), np.float32))
     (tmp_path / "work/dumps").mkdir()

@@ -135,7 +135,7 @@ def test_reasons_in_tables_speak_of_options(capsys: pytest.CaptureFixture[str]) 
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
     from hloexec.cli.commands.explaining import precision
-    from hloexec.cli.commands.inspecting import graph
+    from hloexec.cli.commands.inspecting import graph, memory
     from hloexec.cli.commands.judging import compare, triage
     from hloexec.cli.commands.reducing import extract, minify, shrink
     from hloexec.cli.commands.running import golden, run, trace
@@ -150,6 +150,7 @@ def test_options_that_messages_name_are_there() -> None:
         shrink.command,
         minify.command,
         graph.command,
+        memory.command,
         *golden.command.commands.values(),
     ]
     options = {name for command in commands for parameter in command.params for name in parameter.opts}

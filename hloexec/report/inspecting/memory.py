@@ -10,6 +10,7 @@ from rich.text import Text
 from hloexec.analysis.buffers import LiveValue, MemoryComparison, MemoryUsage
 from hloexec.analysis.buffers.comparison import AllocationUse, Difference
 from hloexec.analysis.buffers.usage import Peak, RunEstimate
+from hloexec.analysis.ranks import DistributedUsage
 from hloexec.core.ir import Module, TupleShape
 from hloexec.core.ir.buffer_assignment import BufferAssignment, LiveRange
 from hloexec.core.places import spell_name
@@ -17,6 +18,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.language.text import format_shape
 from hloexec.language.text.dumps.lines import index_text
+from hloexec.report.inspecting import ranks
 from hloexec.report.layout import Parts, Titled, listed, plain_table
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.watching.recording import Column, Key, Ranked, Watched
@@ -25,7 +27,11 @@ _LONGEST_SHAPE = 60
 
 
 def memory_view(
-    usage: MemoryUsage, comparison: MemoryComparison | None, estimate: RunEstimate | None, top: int
+    usage: MemoryUsage,
+    comparison: MemoryComparison | None,
+    estimate: RunEstimate | None,
+    distributed: DistributedUsage | None,
+    top: int,
 ) -> RenderableType:
     """A verdict in one line, then tables of at most `top` rows each; 0 for all."""
     parts: Parts = [_verdict(usage, comparison), _totals(usage, comparison, estimate)]
@@ -36,6 +42,8 @@ def memory_view(
         parts += _allocations(comparison, top)
         parts += _ranges(comparison, top)
     parts += _alive(usage, comparison, top)
+    if distributed is not None:
+        parts += ["", ranks.ranks_view(distributed, top)]
     return Group(*parts)
 
 
@@ -302,14 +310,19 @@ class Memory:
     """What hloexec's own run allocates; None where it cannot run."""
     assignment: MemoryComparison | None
     """XLA's buffer assignment, compared; None where none was given."""
+    distributed: DistributedUsage | None
+    """What ranks would hold and send; None where nothing is said of ranks."""
 
 
 REPORTS = {
-    MemoryUsage: Report(lambda found, top, _: memory_view(found, None, None, top), _figures, _ranking, values=_values),
+    MemoryUsage: Report(
+        lambda found, top, _: memory_view(found, None, None, None, top), _figures, _ranking, values=_values
+    ),
     MemoryComparison: Report(
-        lambda found, top, _: memory_view(found.usage, found, None, top),
+        lambda found, top, _: memory_view(found.usage, found, None, None, top),
         lambda found, link: _figures(found.usage, link),
         lambda found, module: _ranking(found.usage, module),
         values=lambda found: _values(found.usage),
     ),
+    DistributedUsage: ranks.REPORT,
 }
