@@ -66,6 +66,17 @@ NO_CALLS = {
     "tools/triaging/running.py": 1,  # shapes
 }
 
+TUPLES = {"tuple", "list", "TupleShape"}
+"""What a function asks for that goes through nested values or shapes."""
+NO_TREES = {
+    "engine/devices/manual_regions.py": "sharding_of",  # goes from instruction to operand
+    "language/interop/shape_protos.py": "literal_of",  # reads
+    "language/text/literals.py": "of_shape",  # reads
+    "language/text/operands.py": "with_operand_layout",  # of a tuple, the first element
+    "tools/extraction/running.py": "_open_tuples",  # goes from instruction to users
+}
+"""Functions that ask for tuples and go on, but through no tree."""
+
 COLD_RUN = """
 import sys
 import numpy as np
@@ -195,6 +206,8 @@ class _Source:
     functions: list[ast.FunctionDef]
     classes: list[ast.ClassDef]
     strings: list[str]
+    trees: list[str]
+    """Its functions that go through nested tuples."""
     calls: list[str]
     """Where it reads which computation an instruction runs."""
     vague: list[str]
@@ -209,7 +222,7 @@ def _sources() -> list[_Source]:
 
 def _source(path: Path) -> _Source:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [], [], [], [])
+    found = _Source(path.relative_to(ROOT / "hloexec"), ast.get_docstring(tree), [], [], [], [], [], [], [])
     nodes: list[ast.AST] = [tree]
     # As ast.walk does, in half the time.
     while nodes:
@@ -223,6 +236,8 @@ def _source(path: Path) -> _Source:
             found.imports.append(node)
         elif isinstance(node, ast.FunctionDef):
             found.functions.append(node)
+            if _goes_through_tuples(node):
+                found.trees.append(node.name)
         elif isinstance(node, ast.ClassDef):
             found.classes.append(node)
         elif isinstance(node, ast.Constant) and type(node.value) is str:
@@ -234,6 +249,19 @@ def _source(path: Path) -> _Source:
         elif isinstance(node, ast.arg) and node.arg in VAGUE:
             found.vague.append(node.arg)
     return found
+
+
+def _goes_through_tuples(function: ast.FunctionDef) -> bool:
+    """Whether it asks for tuples, and speaks of itself or takes what is next from a stack."""
+    nodes = [*ast.walk(function)]
+    asked = [node.args[1] for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    if TUPLES.isdisjoint(name.id for kinds in asked for name in ast.walk(kinds) if isinstance(name, ast.Name)):
+        return False
+    names = {ast.unparse(node) for node in nodes if isinstance(node, (ast.Name, ast.Attribute))}
+    names -= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stacks = [name for node in nodes if isinstance(node, ast.While) for name in ast.walk(node)]
+    is_stack = any(isinstance(name, ast.Attribute) and name.attr == "pop" for name in stacks)
+    return is_stack or not names.isdisjoint({function.name, f"self.{function.name}"})
 
 
 def _imports_between(package: str) -> dict[str, set[str]]:
@@ -360,6 +388,22 @@ def test_paths_of_calls_are_taken_apart_in_one_module() -> None:
             found[path.relative_to(ROOT / "hloexec").as_posix()] = count
     assert found.pop("core/places.py") >= 2
     assert found == NO_CALLS
+
+
+def test_one_module_goes_through_trees() -> None:
+    """All others give `hloexec.core.tree` a function that says what a node holds."""
+    trees = {source.place.as_posix(): " ".join(source.trees) for source in _sources() if source.trees}
+    assert trees == NO_TREES
+
+
+def test_a_second_iterator_of_trees_is_seen() -> None:
+    recursive = "def leaves(value): return [*map(leaves, value)] if isinstance(value, tuple) else [value]"
+    stack = """def leaves(value):
+    while stack:
+        if isinstance(part := stack.pop(), (tuple, list)): stack.extend(part)"""
+    for text, is_one in (recursive, True), (stack, True), (recursive.replace("map(leaves", "map(flat"), False):
+        (function,) = ast.parse(text).body
+        assert isinstance(function, ast.FunctionDef) and _goes_through_tuples(function) == is_one
 
 
 def test_a_scatter_enters_few_files_of_the_entries() -> None:

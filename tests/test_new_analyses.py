@@ -15,7 +15,7 @@ import hloexec
 from hloexec.analysis.dataflow import Fact, ForwardAnalysis
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import leaves
+from hloexec.core.tree import leaves
 from hloexec.ops.registry import traits_of
 from hloexec.ops.relations import Place
 from tests.analysis.test_soundness import MODULES, require_sound

@@ -12,7 +12,7 @@ import numpy as np
 import hloexec
 from hloexec.cli import main
 from hloexec.core.ir import Module
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import plan_of
 from hloexec.errors import HloError, HloWarning, OptimizationWarning, ParseError
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 import click
 
+from hloexec.core.tree import flat, of_sequence
 from hloexec.core.wording import quoted
 
 if TYPE_CHECKING:
@@ -63,14 +64,13 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
     """Raise click.UsageError where a file to write is one that another argument names, or standard output."""
     if path == "-":
         raise click.UsageError("--html takes the name of a file, such as report.html; it is not written to the output")
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        if attrs.has(type(value)):
-            stack.extend(attrs.asdict(cast(Any, value), recurse=False).values())
-        elif isinstance(value, (tuple, list)):
-            stack.extend(value)
-        elif isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
+
+    def parts(value: Any) -> Sequence[Any] | None:
+        has_fields = attrs.has(type(value))
+        return [*attrs.asdict(value, recurse=False).values()] if has_fields else of_sequence(value)
+
+    for value in flat([*values], parts):
+        if isinstance(value, str) and value and os.path.realpath(value) == os.path.realpath(path):
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
 
 

@@ -131,7 +131,7 @@ def labelled_values(
     values: Sequence[Value], labels: Callable[[tuple[int, ...]], str]
 ) -> Iterator[tuple[str, tuple[int, ...], Value]]:
     """The label, tuple index and value of each leaf, for each class of devices that hold the same array."""
-    from hloexec.core.values import leaves
+    from hloexec.core.tree import leaves
 
     leaves_by_device = [dict(leaves(value)) for value in values]
     for index, holders in _classes(leaves_by_device):

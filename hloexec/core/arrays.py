@@ -16,7 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type_of
-from hloexec.core.values import Array, Token, rebuilt
+from hloexec.core.tree import flat, of_sequence, rebuilt
+from hloexec.core.values import Array, Token
 from hloexec.errors import InputError
 
 _DEEPEST = 1000
@@ -51,18 +52,15 @@ def is_branch(node: object) -> bool:
 
 def tree_leaves(root: object) -> list[tuple[str, Any]]:
     """The leaves behind their paths, such as `['layers'][0].w`; InputError for what has no order or no end."""
-    leaves: list[tuple[str, Any]] = []
-    stack: list[tuple[tuple[str, ...], Any]] = [((), root)]
-    while stack:
-        path, node = stack.pop()
+
+    def below(place: tuple[tuple[str, ...], Any]) -> list[tuple[tuple[str, ...], Any]] | None:
+        path, node = place
         parts = branches(node)
-        if parts is None:
-            leaves.append(("".join(path), node))
-            continue
-        if len(path) > _DEEPEST:
+        if parts is not None and len(path) > _DEEPEST:
             raise InputError(f"a container nests more than {_DEEPEST} deep, or holds itself")
-        stack.extend(((*path, key), part) for key, part in reversed(parts))
-    return leaves
+        return None if parts is None else [((*path, key), part) for key, part in parts]
+
+    return [("".join(path), leaf) for path, leaf in flat(((), root), below)]
 
 
 def _keys(node: Mapping[Any, Any]) -> list[Any]:
@@ -177,7 +175,7 @@ def as_value(value: object, subject: str, converted: dict[int, Array] | None = N
                 raise InputError(f"{subject}: {error.message}") from error
         return converted.get(id(argument), argument)
 
-    return rebuilt(value, lambda node: node if isinstance(node, (tuple, list)) else None, leaf)
+    return rebuilt(value, of_sequence, leaf)
 
 
 def may_become(given: ElementType, element_type: ElementType) -> bool:

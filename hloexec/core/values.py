@@ -6,11 +6,13 @@ A value is a NumPy array, a (nested) tuple of values, or a token.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
+
+from hloexec.core.tree import flat, leaves
 
 WHOLE = "value"
 """The label of a value that is no tuple."""
@@ -79,38 +81,6 @@ Arrays are NumPy's or another library's that have `__array__` or `__dlpack__`, a
 """
 
 
-T = TypeVar("T")
-
-Nested: TypeAlias = T | tuple["Nested[T]", ...]
-"""A leaf of some type, or a (nested) tuple of such leaves."""
-
-
-def flat(value: object) -> list[Any]:
-    """The leaves of nested tuples, depth first; without recursion, as tuples may nest deep."""
-    if not isinstance(value, tuple):
-        return [value]
-    flat_leaves: list[Any] = []
-    stack: list[object] = [value]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(reversed(current))
-        else:
-            flat_leaves.append(current)
-    return flat_leaves
-
-
-def leaves(value: Value) -> Iterator[tuple[tuple[int, ...], Array | Token]]:
-    """The leaves of a value with their index paths, depth first; an array is its own only leaf, at `()`."""
-    stack: list[tuple[tuple[int, ...], Value]] = [((), value)]
-    while stack:
-        index, current = stack.pop()
-        if isinstance(current, tuple):
-            stack.extend(((*index, i), current[i]) for i in reversed(range(len(current))))
-        else:
-            yield index, current
-
-
 def arrays_of(value: object) -> list[Array]:
     """The leaves of a value that are arrays, depth first."""
     return [leaf for leaf in flat(value) if isinstance(leaf, np.ndarray)]
@@ -124,32 +94,6 @@ def labelled_arrays(value: Value) -> dict[str, Array]:
 def join_values(values: Sequence[Value]) -> Value:
     """A value that is alone, such as the result of the only device, as it is; several as a tuple."""
     return tuple(values) if len(values) > 1 else values[0]
-
-
-def rebuilt(root: object, children: Callable[[Any], Sequence[Any] | None], leaf: Callable[[Any], T]) -> Nested[T]:
-    """Nested tuples with `leaf` applied where `children` gives None."""
-    parts = children(root)
-    if parts is None:
-        return leaf(root)
-    frames: list[tuple[Iterator[Any], list[Nested[T]]]] = [(iter(parts), [])]
-    while True:
-        pending, done = frames[-1]
-        for node in pending:
-            parts = children(node)
-            if parts is not None:
-                frames.append((iter(parts), []))
-                break
-            done.append(leaf(node))
-        else:
-            frames.pop()
-            if not frames:
-                return tuple(done)
-            frames[-1][1].append(tuple(done))
-
-
-def mapped(value: object, leaf: Callable[[Any], T]) -> Nested[T]:
-    """Nested tuples with `leaf` of each of their leaves in its place, depth first."""
-    return rebuilt(value, lambda node: node if isinstance(node, tuple) else None, leaf)
 
 
 def label_of(index: Sequence[int]) -> str:

@@ -31,7 +31,8 @@ from hloexec.core.ir import (
     flat_shapes,
     leaf_shapes,
 )
-from hloexec.core.values import Array, Inputs, Nested, Value, label_of, mapped, rebuilt
+from hloexec.core.tree import Nested, mapped, rebuilt
+from hloexec.core.values import Array, Inputs, Value, label_of
 from hloexec.core.wording import argument
 from hloexec.engine.devices.manual_regions import Tiles, index_of, sharding_of, tiles_of
 from hloexec.engine.devices.topology import Topology, topology_of

@@ -25,7 +25,8 @@ from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape
 from hloexec.core.places import Place
-from hloexec.core.values import label_of, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import label_of
 from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.graphing.flow import Flow

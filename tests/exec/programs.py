@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.ir import Module
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import run
 
 COUNTING_LOOP = """HloModule counting

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import hloexec
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import machine, placement, running
 from hloexec.engine.exec.code import compiling
 from hloexec.engine.exec.code.compiling import code_of, sources

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.values import mapped
+from hloexec.core.tree import mapped
 from hloexec.engine.exec.observers import Attached
 from hloexec.engine.exec.running import plan_of
 from hloexec.engine.plan.kernels import Forward

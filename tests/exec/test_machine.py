@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.exec.machine import Machine

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hloexec
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import observers as observing
 from hloexec.engine.exec import plan_of, run, watching
 from hloexec.engine.plan.regions.region import RegionKernel

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 import hloexec
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import machine, plan_of, run, run_devices, watching
 from hloexec.engine.exec.code import compiling
 from hloexec.engine.plan.kernels import NO_SLOT

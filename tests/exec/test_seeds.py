@@ -6,7 +6,8 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.analysis.numerics.sampling.runs import at_random
-from hloexec.core.values import arrays_of, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import arrays_of
 from hloexec.engine.exec import run
 from hloexec.engine.exec.running import run_seeds
 from hloexec.engine.options import Options

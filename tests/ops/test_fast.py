@@ -10,7 +10,7 @@ import pytest
 import hloexec
 from conformance.cell import Example, module_text
 from conformance.matrix import examples_of
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops import registry
 from hloexec.ops.registry import OPCODES

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import hloexec
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 
 
 def digests(folder: Path) -> dict[str, list[str]]:

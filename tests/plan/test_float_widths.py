@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 import hloexec
 from hloexec.core import ir
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import plan_of, run
 from hloexec.engine.plan.kernels import Conversion
 from hloexec.engine.plan.steps import While

@@ -8,7 +8,7 @@ import numpy as np
 import hloexec
 from conformance.xla import available, knows_latest_opcodes, parse_hlo
 from hloexec.core.ir import Module, leaf_shapes
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.devices.topology import topology_of
 from hloexec.ops import LATEST
 from hloexec.tools.shrinking.dimensions import dimensions_of

@@ -15,7 +15,7 @@ from evaluation.processes import ENVIRONMENT
 from evaluation.shrinking.judging import dimensions_of_inputs
 from evaluation.shrinking.meshes import PROGRAMS, Mesh, file_name
 from hloexec.core.ir import IotaTiles
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from tests.shrinking.smallest import assert_valid
 from tests.text.building import ADD, module
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Container, Iterator
 import attrs
 
 from hloexec.analysis.dataflow.forward import Fact, ForwardAnalysis
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes, leaf_shapes
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes, leaf_shapes
+from hloexec.core.ir.shape import elements_of
 from hloexec.core.structs import define, frozen
+from hloexec.core.tree import fold
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import Role, find_custom_call, find_opcode, is_elementwise, role_of, traits_of
 from hloexec.ops.relations import Place
@@ -201,6 +203,6 @@ class _Whether(_Analysis):
 
 
 def _everywhere(shape: Shape, places: frozenset[Place]) -> _Open:
-    if isinstance(shape, TupleShape) and places:
-        return _Open(parts=tuple(_everywhere(part, places) for part in shape.elements))
-    return _Open(places)
+    if not places:
+        return _Open(places)
+    return fold(shape, elements_of, lambda _: _Open(places), lambda _, parts: _Open(parts=tuple(parts)))

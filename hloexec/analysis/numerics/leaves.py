@@ -17,7 +17,8 @@ from hloexec.core.arrays import as_array, branches
 from hloexec.core.dtypes import ElementType, Kind, element_type, element_type_of
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import UNTOLD, define, frozen, told
-from hloexec.core.values import WHOLE, Array, Token, Value, index_of, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import WHOLE, Array, Token, Value, index_of
 from hloexec.core.wording import listing, natural_number
 from hloexec.errors import InputError, warn
 from hloexec.language.literals.trees import pairings
@@ -31,21 +32,22 @@ Pair: TypeAlias = tuple[str, Array | None, Array | None]
 
 def leaves_of(value: object, which: str) -> Iterator[tuple[str, Array]]:
     """The arrays of a value with their labels; tokens hold nothing, and neither does None within a container."""
-    stack: list[tuple[str, Any]] = [("", value)]
-    while stack:
-        label, current = stack.pop()
+
+    def below(place: tuple[str, Any]) -> list[tuple[str, Any]] | None:
+        label, current = place
         parts = None
         if isinstance(current, Mapping):
             parts = [(key, current[key]) for key in current]
         elif current is not None or label:
             children = branches(current)
             parts = None if children is None else list(enumerate(part for _, part in children))
-        if parts is not None:
-            if label.count(".") > _DEEPEST:
-                raise InputError(f"the {which} value nests more than {_DEEPEST} deep, or holds itself")
-            stack.extend((f"{label}.{key}" if label else str(key), part) for key, part in reversed(parts))
-        elif not isinstance(current, Token):
-            yield label or "value", _array(current, f"leaf {label}" if label else f"the {which} value")
+        if parts is not None and label.count(".") > _DEEPEST:
+            raise InputError(f"the {which} value nests more than {_DEEPEST} deep, or holds itself")
+        return None if parts is None else [(f"{label}.{key}" if label else str(key), part) for key, part in parts]
+
+    for _, (label, leaf) in leaves(("", value), below):
+        if not isinstance(leaf, Token):
+            yield label or WHOLE, _array(leaf, f"leaf {label}" if label else f"the {which} value")
 
 
 def _array(value: object, subject: str) -> Array:

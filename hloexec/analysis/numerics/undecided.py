@@ -24,7 +24,8 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.places import spell_name
 from hloexec.core.structs import define
-from hloexec.core.values import Array, Inputs, Value, arrays_of, flat, label_of
+from hloexec.core.tree import flat
+from hloexec.core.values import Array, Inputs, Value, arrays_of, label_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Activation, Event
 from hloexec.engine.exec.running import repeated_run, run_devices

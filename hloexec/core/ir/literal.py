@@ -7,17 +7,21 @@ compare bit for bit, so NaNs with equal payloads are equal and -0 differs from +
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
-from hloexec.core.ir.shape import ArrayShape, Shape
+from hloexec.core.ir.shape import ArrayShape, Shape, TupleShape
 from hloexec.core.process import memory_limit_bytes
 from hloexec.core.structs import frozen
+from hloexec.core.tree import Nested, flat, fold, rebuilt
 from hloexec.core.values import Array
 from hloexec.core.wording import byte_text
 from hloexec.errors import ResourceError
+
+T = TypeVar("T")
 
 
 @frozen(eq=False)
@@ -58,19 +62,22 @@ class Literal:
         return self.held.array() if isinstance(self.held, FirstElement) else self.held
 
     @property
+    def array(self) -> Array | None:
+        """The array; None where it is elided, or a tuple."""
+        return None if isinstance(self.held, tuple) else self.value  # type: ignore[return-value]
+
+    @property
     def is_elided(self) -> bool:
         """Whether any part of the value is unknown."""
         return any(leaf.held is None for leaf in self.leaves())
 
     def leaves(self) -> Iterator[Literal]:
         """The literals that are no tuples, depth first."""
-        stack = [self]
-        while stack:
-            literal = stack.pop()
-            if isinstance(literal.held, tuple):
-                stack.extend(reversed(literal.held))
-            else:
-                yield literal
+        return iter(flat(self, literals_of))
+
+    def mapped(self, leaf: Callable[[Any], T]) -> Nested[T]:
+        """Tuples nested as the literal, with what `leaf` makes of each that is no tuple."""
+        return rebuilt(self, literals_of, leaf)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Literal):
@@ -95,6 +102,22 @@ class Literal:
         view = array.view()
         view.flags.writeable = False
         return cls(shape, view)
+
+
+def literals_of(literal: Literal) -> tuple[Literal, ...] | None:
+    """The elements of a tuple's literal; None of any other."""
+    return literal.held if isinstance(literal.held, tuple) else None
+
+
+def tuple_literal(_: object, elements: Iterable[Literal]) -> Literal:
+    """The literal of a tuple, where a tree of literals is put together again."""
+    literals = tuple(elements)
+    return Literal(TupleShape(tuple(literal.shape for literal in literals)), literals)
+
+
+def map_literal(literal: Literal, change: Callable[[Literal], Literal]) -> Literal:
+    """The literal with what `change` makes of each that is no tuple."""
+    return fold(literal, literals_of, change, tuple_literal)
 
 
 def _same_bits(our_leaf: Literal, their_leaf: Literal) -> bool:

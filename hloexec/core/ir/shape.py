@@ -11,12 +11,13 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import Any, TypeAlias, TypeVar
 
 from hloexec.core.dtypes import ElementType, Kind
 from hloexec.core.structs import frozen
-from hloexec.core.values import Ints, Nested, rebuilt
+from hloexec.core.tree import Nested, flat, fold, leaves, parenthesized, rebuilt, walk
+from hloexec.core.values import Ints
 
 T = TypeVar("T")
 
@@ -178,13 +179,13 @@ class TupleShape:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TupleShape):
             return NotImplemented
-        return self is other or all(ours == theirs for ours, theirs in zip_longest(_parts(self), _parts(other)))
+        return self is other or flat(self, elements_of, is_counted=True) == flat(other, elements_of, is_counted=True)
 
     def __hash__(self) -> int:
-        return hash(tuple(_parts(self)))
+        return hash(tuple(flat(self, elements_of, is_counted=True)))
 
     def __str__(self) -> str:
-        return "".join(", " if part == "," else str(part) for part in _parts(self))
+        return fold(self, elements_of, str, parenthesized)
 
     __repr__ = __str__
 
@@ -222,6 +223,16 @@ Shape: TypeAlias = ArrayShape | TupleShape | BufferShape
 ArrayShapes: TypeAlias = tuple[ArrayShape, ...]
 
 
+def elements_of(shape: object) -> tuple[Shape, ...] | None:
+    """The elements of a tuple's shape; None of any other shape."""
+    return shape.elements if isinstance(shape, TupleShape) else None
+
+
+def tuple_shape(_: object, elements: Iterable[Shape]) -> Shape:
+    """The shape of a tuple, where a tree of shapes is put together again."""
+    return TupleShape(tuple(elements))
+
+
 def parts_of(shape: Shape) -> tuple[Shape, ...]:
     """The elements of a tuple's shape; of any other shape, the shape itself."""
     return shape.elements if isinstance(shape, TupleShape) else (shape,)
@@ -231,15 +242,15 @@ def agree_in_arrays(first: Shape, second: Shape, agree: Callable[[ArrayShape, Ar
     """Whether shapes are tuples and buffers alike, and their arrays agree, two by two."""
     if isinstance(first, ArrayShape) and isinstance(second, ArrayShape):
         return agree(first, second)
-    for ours, theirs in zip_longest(_parts(first), _parts(second), fillvalue=""):
+
+    def agrees(ours: _Part, theirs: _Part) -> bool:
         if isinstance(ours, BufferShape) and isinstance(theirs, BufferShape):
             ours, theirs = ours.element, theirs.element
         if isinstance(ours, ArrayShape) and isinstance(theirs, ArrayShape):
-            if ours is not theirs and not agree(ours, theirs):
-                return False
-        elif ours is not theirs:
-            return False
-    return True
+            return ours is theirs or agree(ours, theirs)
+        return ours == theirs
+
+    return all(map(agrees, flat(first, elements_of, is_counted=True), flat(second, elements_of, is_counted=True)))
 
 
 def part_at(shape: Shape, index: Iterable[int]) -> Shape | None:
@@ -253,35 +264,26 @@ def part_at(shape: Shape, index: Iterable[int]) -> Shape | None:
 
 def map_shape(shape: Shape, leaf: Callable[[ArrayShape | BufferShape], T]) -> Nested[T]:
     """Tuples nested as in a shape, with what `leaf` makes of each of its leaves, depth first."""
-    if not isinstance(shape, TupleShape):
-        return leaf(shape)
-    return rebuilt(shape, lambda node: node.elements if isinstance(node, TupleShape) else None, leaf)
+    return rebuilt(shape, elements_of, leaf)
 
 
 def change_arrays(shape: Shape, change: Callable[[ArrayShape], ArrayShape]) -> Shape:
     """The shape with what `change` makes of each of its arrays; buffers stay as they are."""
-    if isinstance(shape, TupleShape):
-        return TupleShape(tuple(change_arrays(part, change) for part in shape.elements))
-    return change(shape) if isinstance(shape, ArrayShape) else shape
+
+    def changed(leaf: ArrayShape | BufferShape) -> Shape:
+        return change(leaf) if isinstance(leaf, ArrayShape) else leaf
+
+    return fold(shape, elements_of, changed, tuple_shape)
 
 
 def leaf_shapes(shape: Shape) -> Iterator[tuple[Ints, ArrayShape | BufferShape]]:
     """The leaves of a shape with their index paths, depth first; an array is its own only leaf, at `()`."""
-    path: list[int] = []
-    for part in _parts(shape):
-        if part == "(":
-            path.append(0)
-        elif part == ")":
-            path.pop()
-        elif part == ",":
-            path[-1] += 1
-        elif not isinstance(part, str):
-            yield tuple(path), part
+    return leaves(shape, elements_of)
 
 
 def flat_shapes(*shapes: Shape) -> list[ArrayShape | BufferShape]:
     """The leaves of shapes, depth first."""
-    return [part for shape in shapes for part in _parts(shape) if not isinstance(part, str)]
+    return [leaf for shape in shapes for leaf in flat(shape, elements_of)]
 
 
 def flat_arrays(*shapes: Shape) -> list[ArrayShape | BufferShape]:
@@ -291,27 +293,10 @@ def flat_arrays(*shapes: Shape) -> list[ArrayShape | BufferShape]:
 
 def subshapes(shape: Shape) -> Iterator[tuple[Ints, Shape]]:
     """A shape and all shapes within it with their indices, each tuple before its elements."""
-    stack: list[tuple[Ints, Shape]] = [((), shape)]
-    while stack:
-        index, part = stack.pop()
-        yield index, part
-        if isinstance(part, TupleShape):
-            stack.extend(((*index, i), part.elements[i]) for i in range(len(part.elements) - 1, -1, -1))
+    return ((index, part) for index, part, _ in walk(shape, elements_of))
 
 
-def _parts(shape: Shape) -> Iterator[str | ArrayShape | BufferShape]:
-    """The leaves of a shape, depth first, with `(` and `)` around the elements of a tuple and `,` between them."""
-    stack: list[str | Shape] = [shape]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, TupleShape):
-            stack.append(")")
-            for number in range(len(part.elements) - 1, -1, -1):
-                stack.append(part.elements[number])
-                if number:
-                    stack.append(",")
-            part = "("
-        yield part
+_Part: TypeAlias = int | ArrayShape | BufferShape
 
 
 @lru_cache(maxsize=1024)  # shape rules phrase their messages before they know whether they need them

@@ -16,6 +16,8 @@ from hloexec.core.arguments import described, parameter_numbers, wrong
 from hloexec.core.arrays import as_value, exact_integers, is_branch, is_foreign, may_become, tree_leaves
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Shape, TupleShape, map_shape
+from hloexec.core.ir.shape import elements_of
+from hloexec.core.tree import leaves, of_sequence, walk
 from hloexec.core.values import TOKEN, Array, Token, Value
 from hloexec.core.wording import listing
 from hloexec.engine.devices.varying import Varying, of_position, of_positions
@@ -197,16 +199,14 @@ def _are_by_device(computation: Computation, inputs: Sequence[Any]) -> bool:
 
 def _is_nested_as(value: Any, shape: Shape) -> bool:
     """Whether a value has tuples where a shape has some."""
-    stack = [(value, shape)]
-    while stack:
-        current, declared = stack.pop()
-        if isinstance(declared, TupleShape) != isinstance(current, (tuple, list)):
-            return False
-        if isinstance(declared, TupleShape):
-            if len(current) != len(declared.elements):
-                return False
-            stack += zip(current, declared.elements, strict=True)
-    return True
+
+    def parts(node: tuple[Any, Shape]) -> list[tuple[Any, Shape]] | None:
+        current, elements = of_sequence(node[0]), elements_of(node[1])
+        is_alike = current is not None and elements is not None and len(current) == len(elements)
+        return list(zip(current, elements, strict=True)) if is_alike else None  # type: ignore[arg-type]
+
+    pairs = leaves((value, shape), parts)
+    return all(of_sequence(leaf) is elements_of(leaf_shape) is None for _, (leaf, leaf_shape) in pairs)
 
 
 def _in_order(computation: Computation, inputs: Mapping[Any, Any]) -> list[Any]:
@@ -274,34 +274,23 @@ def require_inputs(computation: Computation, inputs: Sequence[object]) -> None:
 
 def _identity(value: object) -> tuple[int, ...]:
     """Equal for values made of the same objects: their ids, and for a tuple its length below zero in front of them."""
-    identities: list[int] = []
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, (tuple, list)):
-            identities.append(-1 - len(current))
-            stack.extend(reversed(current))
-        else:
-            identities.append(id(current))
-    return tuple(identities)
+    return tuple(id(node) if parts is None else -1 - len(parts) for _, node, parts in walk(value, of_sequence))
 
 
 def value_leaves(value: object, shape: Shape, subject: str) -> list[Any]:
     """The leaves of one value as read-only views; InputError, which calls it `subject`, where it is not of `shape`."""
-    leaves: list[Any] = []
-    stack: list[tuple[Any, Shape, str]] = [(value, shape, subject)]
-    while stack:
-        current, declared, where = stack.pop()
-        if isinstance(declared, TupleShape):
-            if not isinstance(current, (tuple, list)) or len(current) != len(declared.elements):
-                raise InputError(
-                    f"{where} must be a tuple of {len(declared.elements)} values, but {described(current)} was given"
-                )
-            for i in reversed(range(len(current))):
-                stack.append((current[i], declared.elements[i], f"element {i} of {where}"))
-        else:
-            leaves.append(_leaf(current, declared, where))
-    return leaves
+
+    def parts(node: tuple[Any, Shape, str]) -> list[tuple[Any, Shape, str]] | None:
+        current, declared, where = node
+        if not isinstance(declared, TupleShape):
+            return None
+        count = len(declared.elements)
+        if not isinstance(current, (tuple, list)) or len(current) != count:
+            raise InputError(f"{where} must be a tuple of {count} values, but {described(current)} was given")
+        names = (f"element {number} of {where}" for number in range(count))
+        return list(zip(current, declared.elements, names, strict=True))
+
+    return [_leaf(*node) for _, node in leaves((value, shape, subject), parts)]
 
 
 def _leaf(value: object, shape: ArrayShape | BufferShape, subject: str) -> Any:

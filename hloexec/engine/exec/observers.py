@@ -21,7 +21,8 @@ from hloexec.core.arguments import listed
 from hloexec.core.ir import Computation, Instruction
 from hloexec.core.places import CallPath, PathEntry
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array, Value
 from hloexec.engine.devices.varying import Varying, arrays_among, joined, of_position, of_positions
 from hloexec.engine.plan.kernels import unflatten
 from hloexec.engine.plan.steps import Context, Scope, Step

@@ -18,7 +18,8 @@ import attrs
 import numpy as np
 
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.exec.code.compiling import Code

@@ -22,7 +22,8 @@ import numpy as np
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, BufferShape, Shape, flat_shapes
 from hloexec.core.structs import frozen
-from hloexec.core.values import TOKEN, Nested, flat, mapped
+from hloexec.core.tree import Nested, flat, mapped
+from hloexec.core.values import TOKEN
 from hloexec.ops.common import narrow, widen
 from hloexec.ops.movement.strided import Spreading
 from hloexec.ops.registry import Callee, Entry, MemoryOrder, Role

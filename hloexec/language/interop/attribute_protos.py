@@ -33,12 +33,14 @@ from hloexec.core.ir import (
     StackFrame,
     StackFrames,
     TileSharding,
-    TupleShape,
     TupleSharding,
     Window,
     WindowDimension,
     flat_shapes,
+    leaf_shapes,
 )
+from hloexec.core.ir.shape import elements_of
+from hloexec.core.tree import fold, parenthesized
 from hloexec.core.wording import braced
 from hloexec.errors import InputError
 from hloexec.language.interop.shape_protos import literal_of, shape_of, shapes_of
@@ -79,13 +81,8 @@ def origin_of(message: Message, shape: Shape) -> OriginalValue:
         index = f" {braced(array.integers(2))}" if 2 in array else ""
         if name := array.text(1):
             texts[element.integers(1)] = f'{{"{escape(name)}"{index}}}'
-
-    def text(part: Shape, place: tuple[int, ...]) -> str:
-        if not isinstance(part, TupleShape):
-            return texts.get(place, "{}")
-        return f"({', '.join(text(element, (*place, at)) for at, element in enumerate(part.elements))})"
-
-    return OriginalValue(f"{{{text(shape, ())}}}")
+    leaves = iter([texts.get(index, "{}") for index, _ in leaf_shapes(shape)])
+    return OriginalValue(f"{{{fold(shape, elements_of, lambda _: next(leaves), parenthesized)}}}")
 
 
 def stack_frames_of(message: Message) -> StackFrames:

@@ -123,15 +123,13 @@ _SHAPE, _TUPLE_LITERALS = 1, 10
 def literal_value(data: memoryview | bytes) -> Value:
     """The value of a serialized LiteralProto; raises InputError where it is damaged, UnsupportedError where its shape
     has dynamic dimensions."""
-    return _value(literal_of(data))
+    return literal_of(data).mapped(_leaf)
 
 
-def _value(literal: Literal) -> Value:
-    if isinstance(literal.value, tuple):
-        return tuple(map(_value, literal.value))
+def _leaf(literal: Literal) -> Value:
     if literal.value is None and isinstance(literal.shape, ArrayShape) and literal.shape.is_array:
         raise InputError(f"a literal of shape {literal.shape} has no elements")
-    return TOKEN if literal.value is None else literal.value
+    return TOKEN if literal.value is None else literal.value  # type: ignore[return-value]
 
 
 def literal_of(data: memoryview | bytes, depth: int = 0) -> Literal:

@@ -22,6 +22,7 @@ from hloexec.core.files import FilePath, opened
 from hloexec.core.ir import ArrayShape, TupleShape
 from hloexec.core.process import memory_limit_bytes
 from hloexec.core.structs import frozen
+from hloexec.core.tree import leaves, of_sequence
 from hloexec.core.values import TOKEN, WHOLE, Array, Ints, Token, Value, label_of
 from hloexec.core.wording import natural_number
 from hloexec.errors import InputError, LiteralError
@@ -321,14 +322,9 @@ def _stored_type(element_type: ElementType) -> DType:
 
 def keyed_leaves(value: object) -> Iterator[tuple[str, Any]]:
     """The leaves of a value behind their keys in a file, depth first, tokens and empty tuples among them."""
-    stack: list[tuple[Ints, Any]] = [((), value)]
-    while stack:
-        index, part = stack.pop()
-        if isinstance(part, (tuple, list)) and part:
-            stack.extend(((*index, number), part[number]) for number in reversed(range(len(part))))
-        else:
-            kind = ":tuple" if isinstance(part, (tuple, list)) else ":token" if isinstance(part, Token) else ""
-            yield label_of(index) + kind, part
+    for index, part in leaves(value, lambda node: of_sequence(node) or None):
+        kind = ":tuple" if isinstance(part, (tuple, list)) else ":token" if isinstance(part, Token) else ""
+        yield label_of(index) + kind, part
 
 
 def encode(key: str, given: Array) -> tuple[str, Array]:

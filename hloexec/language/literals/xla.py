@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +15,13 @@ import numpy as np
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.files import FilePath, opened
 from hloexec.core.structs import frozen
-from hloexec.core.values import Value, join_values, rebuilt
+from hloexec.core.values import Value, join_values
 from hloexec.errors import InputError, LiteralError, ParseError
 from hloexec.language.interop.content import decoded, read_limited, unpacked
 from hloexec.language.literals.npz import Entry, Expected, keyed_leaves
 
 if TYPE_CHECKING:
-    from hloexec.core.ir import Literal, Shape
+    from hloexec.core.ir import Shape
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _START_BYTES = 1 << 12
@@ -126,9 +125,4 @@ def _parsed(text: str, filename: str) -> Value:
         literals.append(parser.with_shape())
     if any(literal.is_elided for literal in literals):
         raise InputError("elements are left out ({...})")
-
-    def parts(literal: Literal) -> Sequence[Literal] | None:
-        return literal.value if isinstance(literal.value, tuple) else None
-
-    values = [rebuilt(literal, parts, lambda leaf: leaf.value) for literal in literals]
-    return join_values(values)
+    return join_values([literal.mapped(lambda leaf: leaf.value) for literal in literals])

@@ -19,6 +19,9 @@ import numpy as np
 
 from hloexec.core.dtypes import DType, ElementType, Kind
 from hloexec.core.ir import ArrayShape, FirstElement, Layout, Literal, Shape, TupleShape
+from hloexec.core.ir.literal import tuple_literal
+from hloexec.core.ir.shape import elements_of
+from hloexec.core.tree import fold
 from hloexec.core.values import Array, Ints
 from hloexec.errors import warn
 from hloexec.language.text.lexer import END, NAME, NUMBER, SHAPE, Lexer, end_of_braces
@@ -374,19 +377,7 @@ class LiteralParser(ShapeParser):
 
 def _elided(shape: Shape) -> Literal:
     """A literal of which nothing is known; a tuple is known to be one."""
-    pending, parts = [shape], []
-    while pending:
-        parts.append(pending.pop())
-        if isinstance(parts[-1], TupleShape):
-            pending.extend(parts[-1].elements)
-    literals: list[Literal] = []
-    for part in reversed(parts):  # elements, in their order, before their tuple
-        if isinstance(part, TupleShape):
-            first = len(literals) - len(part.elements)
-            literals[first:] = [Literal(part, tuple(literals[first:]))]
-        else:
-            literals.append(Literal(part, None))
-    return literals[0]
+    return fold(shape, elements_of, lambda leaf: Literal(leaf, None), tuple_literal)
 
 
 class _Nesting:

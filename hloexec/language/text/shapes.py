@@ -25,32 +25,26 @@ from hloexec.core.ir import (
     SplitConfig,
     TupleShape,
 )
+from hloexec.core.ir.literal import literals_of
+from hloexec.core.ir.shape import elements_of
+from hloexec.core.tree import fold, parenthesized
 from hloexec.core.values import Array, Ints
 from hloexec.language.text.lexer import NAME, NUMBER, SHAPE, SKIPPED, Lexer
 
 
 def shape_text(shape: Shape, layouts: bool = True) -> str:
-    """Written with a stack of our own: tuples nest as deep as they like."""
-    if isinstance(shape, ArrayShape):
-        return _array(shape, layouts)
-    pieces: list[str] = []
-    stack: list[Shape | str] = [shape]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            pieces.append(item)
-        elif isinstance(item, TupleShape):
-            stack.append(")")
-            for i in range(len(item.elements) - 1, -1, -1):
-                stack.append(item.elements[i])
-                if i:
-                    stack.append(f", /*index={i}*/" if i % 5 == 0 else ", ")
-            stack.append("(")
-        elif isinstance(item, BufferShape):
-            pieces.append(f"b({_array(item.element, layouts)})")
-        else:
-            pieces.append(_array(item, layouts))
-    return "".join(pieces)
+    """The text of a shape, with or without its layouts."""
+
+    def leaf_text(leaf: ArrayShape | BufferShape) -> str:
+        text = _array(leaf.array_shape, layouts)
+        return f"b({text})" if isinstance(leaf, BufferShape) else text
+
+    def tuple_text(_: object, texts: list[str]) -> str:
+        for number in range(5, len(texts), 5):
+            texts[number] = f"/*index={number}*/{texts[number]}"
+        return parenthesized(None, texts)
+
+    return fold(shape, elements_of, leaf_text, tuple_text)
 
 
 def _array(shape: ArrayShape, layouts: bool = True) -> str:
@@ -113,22 +107,7 @@ def _leaf_text(leaf: Literal) -> str:
 
 
 def _nested_literal(literal: Literal, leaf_text: Callable[[Literal], str]) -> str:
-    pieces: list[str] = []
-    stack: list[Literal | str] = [literal]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            pieces.append(item)
-        elif isinstance(item.held, tuple):
-            stack.append(")")
-            for number in range(len(item.held) - 1, -1, -1):
-                stack.append(item.held[number])
-                if number:
-                    stack.append(", ")
-            stack.append("(")
-        else:
-            pieces.append(leaf_text(item))
-    return "".join(pieces)
+    return fold(literal, literals_of, leaf_text, parenthesized)
 
 
 def _elements(array: Array) -> str:

@@ -20,7 +20,17 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
-from hloexec.core.ir import ArrayShape, BufferShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
+from hloexec.core.ir import (
+    ArrayShape,
+    BufferShape,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    TupleShape,
+    flat_shapes,
+    map_shape,
+)
 from hloexec.core.values import TOKEN, Array, Dimensions, Token
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, operand_shapes, require
@@ -108,7 +118,7 @@ class Nothing:
 
     @staticmethod
     def evaluate(*operands: object, shape: Shape) -> Any:
-        return _zeros(shape)
+        return map_shape(shape, _zeros)
 
 
 @custom_call("AssumeGatherIndicesInBound", "AssumeScatterIndicesInBound", "GatherScatterIndicesBitpacked")
@@ -202,15 +212,11 @@ class ShapeAssertion:
         if operands and not np.all(operands[0]):
             values = ", ".join(str(operand) for operand in operands[1:])
             raise EvaluationError(f"the module asserts something of its shapes that does not hold ({values})")
-        return _zeros(shape)
+        return map_shape(shape, _zeros)
 
 
-def _zeros(shape: Shape) -> Array | Token | tuple[Any, ...]:
-    if isinstance(shape, TupleShape):
-        return tuple(_zeros(element) for element in shape.elements)
-    contents = _contents(shape)
-    if not isinstance(contents, ArrayShape):
-        raise ShapeError(f"a buffer cannot hold {shape}")
+def _zeros(shape: ArrayShape | BufferShape) -> Array | Token:
+    contents = shape.array_shape
     return np.zeros(contents.dimensions, contents.element_type.storage) if contents.is_array else TOKEN
 
 

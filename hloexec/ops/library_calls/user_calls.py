@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from hloexec.core.arguments import described, require_text, wrong
 from hloexec.core.arrays import as_array
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.tree import rebuilt
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.ops.common import lies_in_order, row_major
 from hloexec.ops.registry import USER_CALLS, Entry, Role, Rule
@@ -159,18 +160,27 @@ def _checked_reason(supports: Callable[[Instruction], Any], target: str) -> Call
 
 def _checked(value: object, shape: Shape, target: str) -> Any:
     """What a user's function returned, as arrays of the declared shapes, or EvaluationError."""
-    if isinstance(shape, TupleShape):
-        if not isinstance(value, (tuple, list)) or len(value) != len(shape.elements):
+    subject = f"the function registered for custom call {target!r} must return"
+
+    def parts(node: tuple[Any, Shape]) -> list[tuple[Any, Shape]] | None:
+        part, declared = node
+        if not isinstance(declared, TupleShape):
+            return None
+        if not isinstance(part, (tuple, list)) or len(part) != len(declared.elements):
             raise EvaluationError(
-                f"the function registered for custom call {target!r} must return a tuple of {len(shape.elements)} "
-                f"values, as the instruction's shape is {shape}, but returned {described(value)}"
+                f"{subject} a tuple of {len(declared.elements)} values, as the instruction's shape is {declared}, but "
+                f"returned {described(part)}"
             )
-        return tuple(_checked(part, element, target) for part, element in zip(value, shape.elements, strict=True))
-    declared = shape.array_shape
-    array = as_array(value)
-    if array.dtype != declared.element_type.storage or not declared.has_room_for(array.shape):
-        raise EvaluationError(
-            f"the function registered for custom call {target!r} must return an array of {declared} "
-            f"(NumPy type {declared.element_type.storage}), but returned {described(value)}"
-        )
-    return array if lies_in_order(array) else row_major(array)
+        return list(zip(part, declared.elements, strict=True))
+
+    def leaf(node: tuple[Any, Any]) -> Any:
+        part, declared = node[0], node[1].array_shape
+        array = as_array(part)
+        if array.dtype != declared.element_type.storage or not declared.has_room_for(array.shape):
+            raise EvaluationError(
+                f"{subject} an array of {declared} (NumPy type {declared.element_type.storage}), but returned "
+                f"{described(part)}"
+            )
+        return array if lies_in_order(array) else row_major(array)
+
+    return rebuilt((value, shape), parts, leaf)

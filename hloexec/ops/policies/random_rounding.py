@@ -49,7 +49,9 @@ import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of, part_type, unit_roundoff
 from hloexec.core.ir import ArrayShape, Shape, TupleShape, change_arrays, parts_of
+from hloexec.core.ir.shape import elements_of
 from hloexec.core.structs import frozen
+from hloexec.core.tree import fold
 from hloexec.core.values import Array
 from hloexec.ops.common import narrow_unchecked, wide, widen
 from hloexec.ops.policies import chance
@@ -216,19 +218,26 @@ class RandomSums:
 
     def _results(self, values: Sequence[Any], shape: Shape, amplitude: float) -> list[Any]:
         """The leaves of several results, in their declared types, with independent errors of so many units."""
-        if isinstance(shape, TupleShape):
-            columns = zip(*values, strict=True)
-            parts = [
-                self._results(column, inner, amplitude) for column, inner in zip(columns, shape.elements, strict=True)
-            ]
-            return list(zip(*parts, strict=True))
+
+        def parts(node: tuple[Sequence[Any], Shape]) -> list[tuple[Sequence[Any], Shape]] | None:
+            elements = elements_of(node[1])
+            return None if elements is None else list(zip(zip(*node[0], strict=True), elements, strict=True))
+
+        return fold(
+            (values, shape),
+            parts,
+            lambda node: self._leaves(node[0], node[1], amplitude),
+            lambda _, columns: list(zip(*columns, strict=True)),
+        )
+
+    def _leaves(self, values: Sequence[Any], shape: Shape, amplitude: float) -> list[Any]:
         if not isinstance(shape, ArrayShape) or not shape.element_type.is_inexact:
             return list(values)
         entry, storage = self.rounded_type(shape), shape.element_type.storage
         if not amplitude and element_type_of(values[0].dtype) is entry:
             return [value.astype(storage, copy=False) for value in values]
         if len({value.shape for value in values}) > 1:
-            return chance.one_by_one(lambda value: self._results([value], shape, amplitude)[0], values)
+            return chance.one_by_one(lambda value: self._leaves([value], shape, amplitude)[0], values)
         rounded = self._with_errors(values, self._of_units(amplitude, entry), entry, self.key)
         return [value.astype(storage, copy=False) for value in rounded]
 

@@ -9,7 +9,8 @@ import numpy as np
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Ints, Value, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import Array, Ints, Value
 from hloexec.core.wording import braced, number_text, on_devices, plural
 from hloexec.language.origins import hlo_line, source_text
 from hloexec.ops.common import widen

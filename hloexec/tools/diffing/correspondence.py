@@ -16,7 +16,8 @@ from hloexec.analysis.numerics.measuring import same_bits
 from hloexec.analysis.numerics.sampling.spread import Spread
 from hloexec.core.ir import ArrayShape, Module, Shape, flat_arrays, leaf_shapes, map_shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import TOKEN, Array, Value, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import TOKEN, Array, Value
 from hloexec.core.wording import counted, listing
 from hloexec.engine.devices.topology import Topology
 from hloexec.errors import InputError

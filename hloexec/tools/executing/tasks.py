@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ import attrs
 import hloexec
 from hloexec.core.files import open_atomically
 from hloexec.core.structs import define, frozen
+from hloexec.core.tree import fold, of_sequence
 from hloexec.core.wording import byte_text
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.tools.executing.processes import Ended, run_command
@@ -192,27 +194,19 @@ def _places(task: Json, folder: Path) -> list[tuple[str, Path]]:
 
 def _renamed(value: Any, folders: Sequence[tuple[str, str]]) -> Any:
     """What JSON holds, with the first of each two folders replaced by the second in all texts."""
-    if isinstance(value, str):
-        for old, new in folders:
+
+    def leaf(text: Any) -> Any:
+        for old, new in folders if isinstance(text, str) else ():
             prefix = "" if new == os.curdir else f"{new}{os.sep}"
-            value = value.replace(f"{old}{os.sep}", prefix).replace(old, new)
-        return value
-    if isinstance(value, list):
-        return [_renamed(element, folders) for element in value]
-    if isinstance(value, dict):
-        return {key: _renamed(element, folders) for key, element in value.items()}
-    return value
+            text = text.replace(f"{old}{os.sep}", prefix).replace(old, new)
+        return text
+
+    return _mapped(value, leaf)
 
 
 def _localized(value: Any, paths: Mapping[str, str]) -> Any:
     """A request in which paths are those here."""
-    if isinstance(value, str):
-        return paths.get(value, value)
-    if isinstance(value, list):
-        return [_localized(element, paths) for element in value]
-    if isinstance(value, dict):
-        return {key: _localized(element, paths) for key, element in value.items()}
-    return value
+    return _mapped(value, lambda text: paths.get(text, text) if isinstance(text, str) else text)
 
 
 def work(folder: Path | None = None) -> None:
@@ -332,14 +326,22 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
         file.write(text.encode() + b"\n")
 
 
-def plain(value: Any) -> Any:
+def plain(record: Any) -> Any:
     """What JSON holds of a value: numbers that it has none for, and paths, are text."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        return str(value)
-    if isinstance(value, Path):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        return {key: plain(element) for key, element in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(element) for element in value]
-    return value
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Path):
+            return os.fspath(value)
+        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+    return _mapped(record, leaf)
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A value for JSON with `leaf` of what is neither a mapping nor a list in its place."""
+    return fold(
+        value,
+        lambda node: list(node.values()) if isinstance(node, Mapping) else of_sequence(node),
+        leaf,
+        lambda node, parts: dict(zip(node, parts, strict=True)) if isinstance(node, Mapping) else parts,
+    )

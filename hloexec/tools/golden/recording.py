@@ -45,6 +45,7 @@ from hloexec.core.arrays import as_value, is_branch
 from hloexec.core.files import open_atomically, opened, require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Module
 from hloexec.core.structs import frozen
+from hloexec.core.tree import rebuilt
 from hloexec.core.values import Array, Described, Inputs, Value, index_of, join_values, labelled_arrays
 from hloexec.core.version import __version__
 from hloexec.core.wording import argument, listing
@@ -463,17 +464,18 @@ def nested_value(leaves: Mapping[str, Array]) -> Value:
             if not isinstance(level, dict):
                 raise InputError(f"{label!r} is part of what is an array already")
         level[index[-1]] = leaf
-    return _tuple(root, "")
+    value: Value = rebuilt(("", root), _parts, lambda node: node[1])
+    return value
 
 
-def _tuple(level: Any, label: str) -> Value:
+def _parts(node: tuple[str, Any]) -> list[tuple[str, Any]] | None:
+    label, level = node
     if not isinstance(level, dict):
-        array: Array = level
-        return array
+        return None
     absent = next((number for number in range(len(level)) if number not in level), None)
     if absent is not None:
         raise InputError(f"the result lacks leaf {label}{absent}, but has later ones")
-    return tuple(_tuple(level[number], f"{label}{number}.") for number in range(len(level)))
+    return [(f"{label}{number}.", level[number]) for number in range(len(level))]
 
 
 def _require_result(module: Module, result: Value, devices: int) -> None:

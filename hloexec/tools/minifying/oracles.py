@@ -18,7 +18,8 @@ from hloexec.analysis.numerics.leaves import labelled_like
 from hloexec.core.arguments import wrong
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, Value, flat, join_values, labelled_arrays, mapped
+from hloexec.core.tree import flat, mapped
+from hloexec.core.values import Array, Value, join_values, labelled_arrays
 from hloexec.core.wording import argument
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.inputs import value_of

@@ -21,7 +21,9 @@ from hloexec.core.ir import (
     flat_shapes,
 )
 from hloexec.core.ir.editing import map_instructions
-from hloexec.core.values import Array, Value, arrays_of, mapped
+from hloexec.core.ir.literal import map_literal
+from hloexec.core.tree import mapped
+from hloexec.core.values import Array, Value, arrays_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import HloError, unwarned
@@ -186,16 +188,14 @@ def _with_types(case: Case, types: dict[str, str]) -> Case | None:
 
     def literal(before: Literal) -> Literal:
         after = change_arrays(before.shape, usual_shape)
-        if isinstance(before.value, tuple):
-            return Literal(after, tuple(map(literal, before.value)))
-        if before.value is None or after == before.shape or not isinstance(after, ArrayShape):
-            return before if before.value is not None else Literal(after, None)
-        return Literal.from_array(convert(before.value, after.element_type), after)
+        if before.array is None or after == before.shape or not isinstance(after, ArrayShape):
+            return before if before.array is not None else Literal(after, None)
+        return Literal.from_array(convert(before.array, after.element_type), after)
 
     def changed(_: Computation, instruction: Instruction) -> Instruction:
         attributes: Any = instruction.attributes
         if role_of(instruction) is Role.CONSTANT:
-            attributes = attrs.evolve(attributes, literal=literal(attributes.literal))
+            attributes = attrs.evolve(attributes, literal=map_literal(attributes.literal, literal))
         shape = change_arrays(instruction.shape, usual_shape)
         return attrs.evolve(instruction, shape=shape, attributes=attributes, original_value=None, statistics=None)
 

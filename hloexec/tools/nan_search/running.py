@@ -19,7 +19,8 @@ from hloexec.core.arguments import listed, require_flags, require_integer, requi
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import Array, Inputs
 from hloexec.engine.exec.observers import Event, Observer, PathMemo, path_entry
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.errors import InputError

@@ -37,7 +37,8 @@ from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction
 from hloexec.core.places import CallPath, RunPlace
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import Array
 from hloexec.engine.exec.observers import Event
 from hloexec.ops.common import is_inexact, widen
 from hloexec.ops.registry import find_opcode, traits_of

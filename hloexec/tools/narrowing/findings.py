@@ -11,7 +11,8 @@ import attrs
 from hloexec.core.arguments import described
 from hloexec.core.ir import ArrayShape, BufferShape, Computation, Module, Shape, leaf_shapes
 from hloexec.core.structs import frozen
-from hloexec.core.values import Described, Value, label_of, leaves, mapped
+from hloexec.core.tree import leaves, mapped
+from hloexec.core.values import Described, Value, label_of
 from hloexec.core.wording import argument, listing
 from hloexec.errors import InputError
 from hloexec.ops.traits import Index

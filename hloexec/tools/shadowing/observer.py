@@ -12,7 +12,8 @@ import numpy as np
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value, arrays_of, flat, leaves
+from hloexec.core.tree import flat, leaves
+from hloexec.core.values import Array, Value, arrays_of
 from hloexec.engine.devices.manual_regions import crossings
 from hloexec.engine.devices.topology import Group, Topology, groups_of, topology_of
 from hloexec.engine.exec.observers import Event, LoopState

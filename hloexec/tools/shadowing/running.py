@@ -27,7 +27,8 @@ from hloexec.core.arguments import listed, require_integer, require_module
 from hloexec.core.dtypes import ElementType, element_type_of, unit_roundoff
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen, told
-from hloexec.core.values import Array, Described, Inputs, Value, arrays_of, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import Array, Described, Inputs, Value, arrays_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Event, Observer, Stages
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with

@@ -26,10 +26,11 @@ from hloexec.core.ir import (
     Literal,
     Module,
     Shape,
-    TupleShape,
     change_arrays,
+    flat_shapes,
     leaf_shapes,
 )
+from hloexec.core.ir.literal import map_literal
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import HloError
@@ -74,14 +75,16 @@ def _is_repeated(array: Array, axis: int) -> bool:
 
 def resized_literal(literal: Literal, shape: Shape) -> Literal:
     """The first elements of a constant along every dimension."""
+    parts = iter(flat_shapes(shape))
+    return map_literal(literal, lambda leaf: _resized(leaf, next(parts)))
+
+
+def _resized(literal: Literal, shape: Shape) -> Literal:
     if isinstance(literal.held, FirstElement) and isinstance(shape, ArrayShape):
         return Literal(shape, FirstElement(literal.held.element, shape))
-    if isinstance(literal.value, tuple):
-        assert isinstance(shape, TupleShape)
-        return Literal(shape, tuple(map(resized_literal, literal.value, shape.elements)))
-    if literal.value is None or not isinstance(shape, ArrayShape):
+    if literal.array is None or not isinstance(shape, ArrayShape):
         return Literal(shape, None)
-    return Literal.from_array(_first(literal.value, shape.dimensions), shape)
+    return Literal.from_array(_first(literal.array, shape.dimensions), shape)
 
 
 def _first(array: Array, sizes: Sequence[int]) -> Array:

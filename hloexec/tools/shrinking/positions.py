@@ -27,6 +27,7 @@ from hloexec.analysis.dataflow import Fact, ForwardAnalysis
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import Computation, Instruction, Literal, Module
 from hloexec.core.structs import define, frozen
+from hloexec.core.tree import leaves
 from hloexec.core.values import Array
 from hloexec.ops.registry import Role, find_opcode, role_of, traits_of
 from hloexec.ops.relations import Place, Position, Relations
@@ -196,9 +197,8 @@ class Sums(ForwardAnalysis[_Fact]):
     def looped(self, condition: Computation, body: Computation, state: _Fact) -> _Fact:
         """What the body adds to is a sum over the dimensions along which the loop's counters are positions."""
         parameter_value = self.dimensions.values[body.name][body.parameters[0].name]
-        added = {
-            index for index, fact in _leaves(self.run(body, [_marked(state)], is_final=False)) if fact.adds_to == index
-        }
+        result = self.run(body, [_marked(state)], is_final=False)
+        added = {index for index, fact in leaves(result, lambda fact: fact.parts or None) if fact.adds_to == index}
         root, unit = self.relations.root, self.relations.units.root
         units = {index: unit(parameter_value.units[index]) for index in added & parameter_value.units.keys()}
         positions = [position for position in self.relations.positions if unit(position.unit) in units.values()]
@@ -210,13 +210,6 @@ class Sums(ForwardAnalysis[_Fact]):
     def _with_sums(self, fact: _Fact, index: Index, sums: Collection[Index], over: Roots) -> _Fact:
         parts = [self._with_sums(part, (*index, number), sums, over) for number, part in enumerate(fact.parts)]
         return attrs.evolve(self._summed(fact, over) if index in sums else fact, parts=tuple(parts))
-
-
-def _leaves(fact: _Fact, index: Index = ()) -> Iterator[tuple[Index, _Fact]]:
-    if not fact.parts:
-        yield index, fact
-    for number, part in enumerate(fact.parts):
-        yield from _leaves(part, (*index, number))
 
 
 def _marked(fact: _Fact, index: Index = ()) -> _Fact:

@@ -20,7 +20,9 @@ from hloexec.core.ir import (
     TupleShape,
     leaf_shapes,
 )
+from hloexec.core.ir.shape import elements_of, tuple_shape
 from hloexec.core.structs import define, frozen
+from hloexec.core.tree import fold
 from hloexec.core.values import Described
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.costs import contraction_of
@@ -38,14 +40,12 @@ def resized_shape(value: Value, dimensions: Dimensions, sizes: Mapping[int, int]
     """The shape of a value for new sizes of roots."""
     axes = iter(value.leaves.values())
 
-    def resized(shape: Shape) -> Shape:
-        if isinstance(shape, TupleShape):
-            return TupleShape(tuple(map(resized, shape.elements)))
+    def resized(shape: ArrayShape | BufferShape) -> Shape:
         if isinstance(shape, BufferShape):
             return attrs.evolve(shape, element=_resized_array(shape.element, next(axes), dimensions, sizes))
         return _resized_array(shape, next(axes), dimensions, sizes)
 
-    return resized(value.shape)
+    return fold(value.shape, elements_of, resized, tuple_shape)
 
 
 def _resized_array(
@@ -180,13 +180,20 @@ def _attributes(instruction: Instruction, change: Resizing, given: Literal | Non
 
 def _in_layout_of(stated: Shape, shape: Shape) -> Shape:
     """A stated shape with the sizes of another."""
-    if isinstance(stated, TupleShape) and isinstance(shape, TupleShape):
-        return TupleShape(tuple(map(_in_layout_of, stated.elements, shape.elements)))
-    if isinstance(stated, TupleShape) or isinstance(shape, TupleShape):
-        return stated
-    if hasattr(stated, "element") or hasattr(shape, "element"):
-        return shape
-    return attrs.evolve(stated, dimensions=shape.dimensions)
+
+    def parts(node: tuple[Shape, Shape]) -> list[tuple[Shape, Shape]] | None:
+        ours, theirs = map(elements_of, node)
+        return None if ours is None or theirs is None else list(zip(ours, theirs, strict=False))
+
+    def leaf(node: tuple[Shape, Shape]) -> Shape:
+        ours, theirs = node
+        if isinstance(ours, TupleShape) or isinstance(theirs, TupleShape):
+            return ours
+        if isinstance(ours, BufferShape) or isinstance(theirs, BufferShape):
+            return theirs
+        return attrs.evolve(ours, dimensions=theirs.dimensions)
+
+    return fold((stated, shape), parts, leaf, tuple_shape)
 
 
 def _config(instruction: Instruction, change: Resizing) -> str | None:

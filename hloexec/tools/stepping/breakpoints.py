@@ -29,7 +29,8 @@ from hloexec.analysis.calls import applied_computations, entered_computations
 from hloexec.core.ir import Computation, Module
 from hloexec.core.places import CallPath
 from hloexec.core.structs import define
-from hloexec.core.values import Described, Value, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Described, Value
 from hloexec.core.wording import natural_number
 from hloexec.engine.exec.observers import Event, path_of
 from hloexec.engine.plan.program import Program

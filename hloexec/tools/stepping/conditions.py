@@ -34,9 +34,9 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of, smallest_normal
-from hloexec.core.ir import ArrayShape, Literal, Shape
+from hloexec.core.ir import ArrayShape, Shape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Value, arrays_of, rebuilt
+from hloexec.core.values import Array, Value, arrays_of
 from hloexec.core.wording import braced
 from hloexec.errors import InputError, ParseError
 from hloexec.language import literals
@@ -367,8 +367,4 @@ def _literal(text: str, shape: Shape, subject: str, whole: Shape) -> Value:
         raise InputError(f"{subject}, which is {whole}, cannot be {text!r}: {error.message}; {advice}") from error
     if found.is_elided:
         raise InputError(f"{subject} must have all of its elements")
-    return rebuilt(found, _elements, lambda leaf: leaf.value)
-
-
-def _elements(literal: Literal) -> Sequence[Literal] | None:
-    return literal.value if isinstance(literal.value, tuple) else None
+    return found.mapped(lambda leaf: leaf.value)

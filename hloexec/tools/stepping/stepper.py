@@ -25,7 +25,8 @@ from hloexec.core.arguments import (
 )
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
 from hloexec.core.places import split_name
-from hloexec.core.values import Described, Inputs, Value, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Described, Inputs, Value
 from hloexec.core.wording import argument, suggestion
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import value_leaves

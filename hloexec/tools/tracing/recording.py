@@ -25,7 +25,8 @@ from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.files import free_bytes
 from hloexec.core.ir import ArrayShape, Instruction, Module
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, leaves
+from hloexec.core.tree import leaves
+from hloexec.core.values import Array
 from hloexec.core.wording import argument, suggestion
 from hloexec.engine.exec.observers import Event
 from hloexec.errors import InputError, ResourceError, os_errors_named

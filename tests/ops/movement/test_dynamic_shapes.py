@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hloexec
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import ArrayShape
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.errors import EvaluationError
 from hloexec.ops.movement.strided import Reshape, ReshapeAttributes
 from tests.ops.evaluation import assert_refused, evaluate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec import plan_of
 from hloexec.engine.plan.steps import While
 from hloexec.ops import registry

@@ -33,7 +33,8 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.places import split_name
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, Value, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array, Value
 from hloexec.core.wording import listing
 from hloexec.engine.exec.observers import Event, Failure
 from hloexec.errors import HloError

@@ -188,7 +188,7 @@ def _same(ours: Sequence[Sequence[Value]], theirs: Sequence[Sequence[Value]]) ->
     """Whether inputs do not depend on the seed."""
     import numpy as np
 
-    from hloexec.core.values import flat
+    from hloexec.core.tree import flat
 
     pairs = zip((flat(tuple(row)) for row in ours), (flat(tuple(row)) for row in theirs), strict=True)
     return all(

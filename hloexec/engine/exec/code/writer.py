@@ -14,7 +14,7 @@ import numpy as np
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import leaf_shapes
 from hloexec.core.structs import define
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.exec.code.compiling import KEY, Code, Line, code_of, loop_code_of
 from hloexec.engine.exec.code.scalars import index_text, is_scalar, operation_of
 from hloexec.engine.exec.placement import UNSHARED_VARIABLE

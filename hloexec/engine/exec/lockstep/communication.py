@@ -18,7 +18,8 @@ import numpy as np
 
 from hloexec.core.ir import ReplicaGroups, TupleShape, flat_shapes, leaf_shapes
 from hloexec.core.structs import define
-from hloexec.core.values import TOKEN, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import TOKEN
 from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import FromDevice, Group, ToDevice, Topology, ends_of
 from hloexec.engine.devices.varying import of_position, of_positions

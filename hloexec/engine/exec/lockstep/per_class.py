@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from hloexec.core.structs import define
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import (
     Classes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hloexec.core.values import flat
+from hloexec.core.tree import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import Varying, of_position
 from hloexec.engine.exec.code.compiling import Code

@@ -17,7 +17,7 @@ import numpy as np
 
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import Computation, Instruction, Literal, TupleShape, map_shape
-from hloexec.core.values import Array, rebuilt
+from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import (
     Conversion,
     Forward,
@@ -223,9 +223,7 @@ class Lowering:
             assert isinstance(part.value, np.ndarray) and not isinstance(part.shape, TupleShape)
             return self.constant_slot(part.shape, _read_only(part.value))
 
-        literal = instruction.attributes.literal
-        tree = rebuilt(literal, lambda part: part.value if isinstance(part.value, tuple) else None, slot)
-        return self.renamed(instruction, tree)
+        return self.renamed(instruction, instruction.attributes.literal.mapped(slot))
 
 
 _LOWERED = {

@@ -16,7 +16,8 @@ import numpy as np
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes, map_shape
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, SlotTree, fits, float_types, leaves
 from hloexec.engine.plan.lowering.flow import boundary, called
 from hloexec.engine.plan.program import call_reason, needs_of, unknown_call_hint

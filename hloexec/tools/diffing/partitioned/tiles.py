@@ -29,7 +29,8 @@ from hloexec.core.ir import (
     flat_shapes,
 )
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import TOKEN, Array, Value, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import TOKEN, Array, Value
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.sharding import leaf_shardings, parameter_sharding, result_shardings
 from hloexec.errors import InputError

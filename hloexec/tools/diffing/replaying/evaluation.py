@@ -13,7 +13,8 @@ from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Module, change_arrays, flat_arrays
 from hloexec.core.ir.editing import replace_computation, replace_instruction
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, Value, arrays_of, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array, Inputs, Value, arrays_of
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.running import plan_of, repeated_run
 from hloexec.engine.options import Options

@@ -22,10 +22,21 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType
-from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, flat_shapes
+from hloexec.core.ir import (
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    flat_shapes,
+    leaf_shapes,
+    part_at,
+    subshapes,
+)
 from hloexec.core.ir.editing import take_name
+from hloexec.core.ir.shape import elements_of
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, Inputs, Value, leaves, mapped
+from hloexec.core.tree import fold, leaves, mapped, rebuilt
+from hloexec.core.values import Array, Inputs, Ints, Value
 from hloexec.engine.exec.running import plan_of, repeated_run
 from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
@@ -163,19 +174,19 @@ class _Widening:
 
     def _leaves(self, name: str, shape: Shape) -> list[str]:
         """The leaves of a value, depth first, taken out of its tuples."""
-        if not isinstance(shape, TupleShape):
-            return [name]
-        leaves = []
-        for number, part in enumerate(shape.elements):
-            its = self._make(name, make_element, shape, name, number)
-            leaves += self._leaves(its, part)
-        return leaves
+        names: dict[Ints, str] = {(): name}
+        for index, _ in subshapes(shape):
+            if index:
+                around = index[:-1]
+                names[index] = self._make(name, make_element, part_at(shape, around), names[around], index[-1])
+        return [names[index] for index, _ in leaf_shapes(shape)]
 
     def _tupled(self, name: str, leaves: list[str], shape: Shape) -> str:
-        """Leaves, depth first, in tuples again; those used are taken from the list."""
-        if not isinstance(shape, TupleShape):
-            return leaves.pop(0)
-        return self._make(name, make_tuple, shape, [self._tupled(name, leaves, part) for part in shape.elements])
+        """Leaves, depth first, in tuples again."""
+        left = iter(leaves)
+        return fold(
+            shape, elements_of, lambda _: next(left), lambda part, parts: self._make(name, make_tuple, part, parts)
+        )
 
     def _make(self, source: str, make: Callable[..., Instruction], *arguments: Any) -> str:
         name = take_name(source.partition(_SUFFIX)[0] + _SUFFIX, self._names)
@@ -284,9 +295,11 @@ def _changed(value: Any, ours: Any, exact: Any) -> Any:
 
 def _combined(function: Kernel, first: Any, *others: Any) -> Any:
     """A function of the leaves of values that are alike."""
-    if not isinstance(first, tuple):
-        return function(first, *others)
-    return tuple(_combined(function, *parts) for parts in zip(first, *others, strict=True))
+
+    def parts(values: tuple[Any, ...]) -> list[Any] | None:
+        return list(zip(*values, strict=True)) if isinstance(values[0], tuple) else None
+
+    return rebuilt((first, *others), parts, lambda values: function(*values))
 
 
 def _rounded(value: Any, types: Types) -> Any:

@@ -28,7 +28,8 @@ import numpy as np
 from hloexec.analysis.numerics.leaves import energy_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction
-from hloexec.core.values import Array, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
 from hloexec.ops.common import is_inexact
 from hloexec.ops.policies.exact.doubled import two_product, two_sum
 from hloexec.ops.registry import Entry, Kernel, Role, entry_of, traits_of

@@ -17,7 +17,8 @@ from hloexec.analysis.numerics.leaves import energy_of
 from hloexec.core.dtypes import element_type_of, unit_roundoff
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import frozen
-from hloexec.core.values import Array, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import is_inexact
 from hloexec.ops.registry import Kernel, Role

@@ -23,9 +23,11 @@ import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, change_arrays
+from hloexec.core.ir.literal import map_literal
 from hloexec.core.process import remembered
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
 from hloexec.engine.options import DEFAULTS
 from hloexec.engine.plan.callee import PlanCallee
 from hloexec.engine.plan.planner import build
@@ -168,7 +170,7 @@ def widened_instruction(instruction: Instruction, floats: Floats) -> Instruction
     attributes = instruction.attributes
     entry = find_opcode(instruction.opcode)
     if entry is not None and entry.role is Role.CONSTANT:
-        attributes = attrs.evolve(attributes, literal=_widened_literal(attributes.literal, floats))
+        attributes = attrs.evolve(attributes, literal=map_literal(attributes.literal, partial(_widened, floats=floats)))
     elif entry is not None and entry.rounding is Rounding.FORMAT:
         attributes = attrs.evolve(attributes, exponent_bits=11, mantissa_bits=52)
     elif getattr(attributes, "algorithm", "unset") != "unset":
@@ -176,13 +178,11 @@ def widened_instruction(instruction: Instruction, floats: Floats) -> Instruction
     return attrs.evolve(instruction, shape=retyped(instruction.shape, floats), attributes=attributes, span=None)
 
 
-def _widened_literal(literal: Literal, floats: Floats) -> Literal:
-    if isinstance(literal.value, tuple):
-        return Literal(retyped(literal.shape, floats), tuple(_widened_literal(part, floats) for part in literal.value))
+def _widened(literal: Literal, floats: Floats) -> Literal:
     shape = retyped(literal.shape, floats)
-    if literal.value is None or not isinstance(shape, ArrayShape):
-        return Literal(shape, literal.value)
-    array: Array = literal.value
+    array = literal.array
+    if array is None or not isinstance(shape, ArrayShape):
+        return Literal(shape, array)
     with np.errstate(all="ignore"):
         return Literal.from_array(np.asarray(array.astype(shape.element_type.storage), order="C"), shape)
 

@@ -19,7 +19,8 @@ import numpy as np
 
 from hloexec.core.ir import ArrayShape
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array, flat
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, Leaf
 from hloexec.engine.plan.steps import Mark, Plan, Step, While
 from hloexec.ops.common import is_inexact
