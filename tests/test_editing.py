@@ -3,8 +3,12 @@
 import attrs
 
 import hloexec
+from hloexec.core.ir import Module
 from hloexec.core.ir.editing import (
+    change_entry,
+    inline,
     map_instructions,
+    rename,
     rename_operands,
     replace_computation,
     replace_instruction,
@@ -50,3 +54,46 @@ def test_every_instruction_is_seen_with_its_computation() -> None:
     same = map_instructions(module, lambda computation, each: seen.append((computation.name, each.name)) or each)
     assert same == module
     assert seen == [("double", "a"), ("double", "b"), ("main", "x"), ("main", "y"), ("main", "z")]
+
+
+HEADER = """HloModule m, is_scheduled=true, input_output_alias={ {}: (1, {}, may-alias) }, buffer_donor={ (0, {}) }, \
+entry_computation_layout={(f32[2]{0},f32[2]{0})->f32[2]{0}}, allow_spmd_sharding_propagation_to_output={true}
+inner { a = f32[2]{0} parameter(0)
+  ROOT b = f32[2]{0} negate(a) }
+ENTRY main { x = f32[2]{0} parameter(0)
+  y = f32[2]{0} parameter(1)
+  z = f32[2]{0} call(x), to_apply=inner
+  ROOT w = f32[2]{0} add(y, z) }
+"""
+
+
+def test_the_header_says_nothing_of_an_entry_that_is_no_longer_one() -> None:
+    changed = change_entry(hloexec.parse(HEADER), "inner")
+    hloexec.verify(changed)
+    assert hloexec.format(changed).splitlines()[0] == "HloModule m, is_scheduled=true"
+
+
+def test_the_layout_of_an_entry_stays_where_its_shapes_do() -> None:
+    module = hloexec.parse(HEADER)
+
+    def with_root(**changes: object) -> Module:
+        return replace_computation(
+            module, replace_instruction(module.entry, attrs.evolve(module.entry.root, **changes))
+        )
+
+    same = with_root(opcode="subtract")
+    assert same.entry_computation_layout == module.entry_computation_layout and same.source is None
+    assert with_root(shape=hloexec.parse(TEXT).entry.root.shape).entry_computation_layout is None
+    assert with_root().input_output_alias == module.input_output_alias
+
+
+def test_a_call_is_inlined_under_names_of_its_own() -> None:
+    module = hloexec.parse(TEXT.replace("b = ", "z = "))
+    callee, entry = module.by_name["double"], module.entry
+    taken = {*entry.by_name}
+    made, root = inline(callee, callee.instructions, ("x",), taken)
+    assert root == "z.2" and "z.2" in taken
+    assert [(each.name, each.operands) for each in made] == [("z.2", ("x", "x"))]
+    kept = (rename(each, {"y": root}) for each in entry if each.name != "y")
+    opened = replace_computation(module, attrs.evolve(entry, instructions=(*made, *kept)))
+    assert hloexec.run(opened, 3.0) == hloexec.run(module, 3.0) == 3.0

@@ -368,6 +368,13 @@ def test_only_analyses_and_engine_follow_control_flow_into_computations() -> Non
     assert {place: calls for place, calls in reading.items() if calls} == {}
 
 
+def test_modules_are_edited_by_core_alone() -> None:
+    """What a header says of an entry, and the text of a module, go where those change: the editor sees to it."""
+    editing = re.compile(r"attrs\.evolve\([^()]*\b(computations|entry_name)=")
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "hloexec").rglob("*.py")}
+    assert [path.name for path, text in texts.items() if editing.search(text)] == ["editing.py"]
+
+
 def test_places_are_those_of_core() -> None:
     """A class is one of places if it has an instruction and nothing but what says where that is."""
     found = {}

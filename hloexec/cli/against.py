@@ -168,7 +168,9 @@ def _as_run(module: Module, options: Options) -> Module:
     """The module, which itself says which computation is run, and on how many devices."""
     entry = options.computation
     if entry is not None:
-        module = attrs.evolve(module, entry_name=entry.removeprefix("%"), entry_computation_layout=None)
+        from hloexec.core.ir.editing import change_entry
+
+        module = change_entry(module, entry.removeprefix("%"))
     counts: Any = {"replica_count": options.replicas, "num_partitions": options.partitions}
     return attrs.evolve(module, **counts)
 

@@ -193,3 +193,16 @@ def test_wrong_uses_are_named_and_no_verdict(words: str, message: str, cli: Comm
     Path("part.hlo").write_text(DOT.replace("[8,", "[4,"))
     Path("short.hlo").write_text(op("f32[2] negate(x)", x="f32[2]"))
     assert message in cli.complaint(f"run dot.hlo {words}")
+
+
+def test_a_computation_is_not_held_to_what_the_header_says_of_the_entry(cli: CommandLine, folder: Path) -> None:
+    text = """HloModule m, input_output_alias={ {}: (1, {}, may-alias) }
+inner { a = f32[4] parameter(0)
+  ROOT b = f32[4] negate(a) }
+ENTRY e { x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  c = f32[4] call(x), to_apply=inner
+  ROOT r = f32[4] add(c, y) }
+"""
+    Path("alias.hlo").write_text(text)
+    assert against(cli, "alias.hlo", "--computation", "inner", "--against", "exact")["verdict"] == "equal"

@@ -506,3 +506,17 @@ def test_a_command_names_files_from_the_folder_of_the_module(empty_folder: Path)
     assert words[1:] == ("../check.py", "module.hlo")
     assert subprocess.run(words, cwd="small", check=False).returncode == 0
     assert shlex.join(words) in Path("small/README.md").read_text()
+
+
+def test_a_computation_is_not_held_to_what_the_header_says_of_the_entry() -> None:
+    module = hloexec.parse("""HloModule m, input_output_alias={ {}: (1, {}, may-alias) }, buffer_donor={ (1, {}) }
+inner { a = f32[4] parameter(0)
+  ROOT b = f32[4] sqrt(a) }
+ENTRY e { x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  c = f32[4] call(x), to_apply=inner
+  ROOT r = f32[4] add(c, y) }
+""")
+    found = hloexec.minify(module, [np.full(4, -1, np.float32)], computation="inner", nan=True)
+    assert found.module.entry.root.opcode == "sqrt"
+    assert not found.module.input_output_alias and not found.module.buffer_donor

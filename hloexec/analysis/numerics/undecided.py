@@ -22,6 +22,7 @@ from hloexec.analysis.numerics.comparison import LeafComparison, Undecided, Verd
 from hloexec.analysis.numerics.leaves import Pair, leaves_of
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Computation, Instruction, Module
+from hloexec.core.ir.editing import change_computations, change_entry
 from hloexec.core.places import spell_name
 from hloexec.core.structs import define
 from hloexec.core.tree import flat
@@ -360,7 +361,5 @@ def run_of(module: Module, computation: Computation, instruction: Instruction) -
         instruction, operands=tuple(parameter.name for parameter in parameters), control_predecessors=()
     )
     entry = Computation(name="one.instruction", instructions=(*parameters, root), root_name=root.name)
-    alone = attrs.evolve(
-        module, computations=(*module.computations, entry), entry_name=entry.name, entry_computation_layout=None
-    )
+    alone = change_entry(change_computations(module, (*module, entry)), entry.name)
     return repeated_run(alone, Options(replicas=1, partitions=1, verify=False))

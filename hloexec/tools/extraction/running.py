@@ -24,7 +24,7 @@ from hloexec.core.arguments import listed, require_integer, require_module, requ
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.files import require_new_folder, whole_folder
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
-from hloexec.core.ir.editing import map_instructions
+from hloexec.core.ir.editing import change_computations, change_entry, map_instructions
 from hloexec.core.places import split_path
 from hloexec.core.structs import frozen
 from hloexec.core.values import Described, Inputs, Value, arrays_of
@@ -168,17 +168,8 @@ def slice_module(module: Module, slice_: Slice, shapes: Mapping[str, Shape] | No
     kept = [computation for computation in module if computation.name in needed] if needed else []
     if entry.name in needed:
         raise InputError(f"computation {entry.name} calls itself")
-    return Module(
-        name=f"{module.name}_{slice_.target}".replace("-", "_"),
-        computations=(*kept, entry),
-        entry_name=entry.name,
-        is_scheduled=module.is_scheduled,
-        replica_count=module.replica_count,
-        num_partitions=module.num_partitions,
-        frontend_attributes=module.frontend_attributes,
-        stack_frames=module.stack_frames,
-        unknown_attributes=module.unknown_attributes,
-    )
+    name = f"{module.name}_{slice_.target}".replace("-", "_")
+    return change_entry(change_computations(module, (*kept, entry)), entry.name, name=name, filename="<string>")
 
 
 def needs_devices(slice_: Slice, module: Module) -> bool:

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
-from hloexec.core.ir.editing import replace_computation, take_name
+from hloexec.core.ir.editing import change_computations, change_entry, replace_computation, take_name
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.engine.devices.topology import topology_of
@@ -159,7 +159,8 @@ def module_of(module: Module, part: Part, parameters: Sequence[tuple[str, Shape]
     if len(part.results) != 1:
         entry = _with_root_tuple(entry, part.results)
     entry = attrs.evolve(entry, instructions=tuple(after_dependencies(entry, list(entry.instructions))))
-    return without_uncalled(_with_entry(module, entry))
+    changed = change_entry(replace_computation(module, entry), entry.name, is_scheduled=False)
+    return without_uncalled(changed)
 
 
 def take_the_same(module: Module, other: Module) -> bool:
@@ -238,28 +239,10 @@ def _with_root_tuple(entry: Computation, results: Sequence[str]) -> Computation:
     return attrs.evolve(entry, instructions=(*entry.instructions, root), root_name=name)
 
 
-def _with_entry(module: Module, entry: Computation) -> Module:
-    """The module with another entry computation, and a header that says nothing of the one before."""
-    return replace_computation(
-        module,
-        entry,
-        is_scheduled=False,
-        input_output_alias=(),
-        buffer_donor=(),
-        entry_computation_layout=None,
-        allow_spmd_sharding_propagation_to_parameters=(),
-        allow_spmd_sharding_propagation_to_output=(),
-        origin_recovery_table=None,
-        source=None,
-    )
-
-
 def without_uncalled(module: Module) -> Module:
     """The module without computations that its entry does not come to."""
     kept = {computation.name for computation in callees_first(module, module.entry)}
-    return attrs.evolve(
-        module, computations=tuple(computation for computation in module if computation.name in kept), source=None
-    )
+    return change_computations(module, (computation for computation in module if computation.name in kept))
 
 
 def element_total(case: Case) -> int:

@@ -15,7 +15,15 @@ import numpy as np
 from hloexec.analysis.calls import CallKind, call_of, calls_of, passed_operands
 from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, TupleShape
-from hloexec.core.ir.editing import rename_operands, replace_computation, replace_instruction, take_name
+from hloexec.core.ir.editing import (
+    change_computations,
+    inline,
+    rename,
+    rename_operands,
+    replace_computation,
+    replace_instruction,
+    take_name,
+)
 from hloexec.engine.options import Options
 from hloexec.engine.plan.schedule import after_dependencies, callees_first
 from hloexec.errors import HloError
@@ -120,7 +128,8 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
     made: list[Instruction] = []
     taken = set(entry.by_name)
     for computation in called:
-        root = copied(module.by_name[computation], operands, taken, made)
+        inlined, root = _inlined(module.by_name[computation], operands, taken)
+        made += inlined
         operands = [root]
     (root,) = operands
     is_condition = called[:1] == [call.computation for call in calls_of(instruction) if call.kind is CallKind.CONDITION]
@@ -132,9 +141,9 @@ def opened(case: Case, name: str, called: Sequence[str], side: str = "module") -
             raise HloError("a condition is no state of the loop")
     else:
         if root not in entry.by_name and root not in operands[1:]:
-            made = [renamed(member, root, target) for member in made]
+            made = [rename(member, {root: target}) for member in made]
             root = target
-        instructions = [renamed(member, target, root) for member in entry if member.name != target] + made
+        instructions = [rename(member, {target: root}) for member in entry if member.name != target] + made
         outputs = [root if member == target else member for member in outputs]
     shapes = {member.name: member.shape for member in (*entry.instructions, *made)}
     changed = assembled(attrs.evolve(case, module=module), instructions, outputs, None, shapes)
@@ -161,25 +170,8 @@ def _end(entry: Computation, instruction: Instruction) -> str:
     return name
 
 
-def renamed(instruction: Instruction, old: str, new: str) -> Instruction:
-    predecessors = tuple(new if predecessor == old else predecessor for predecessor in instruction.control_predecessors)
-    name = new if instruction.name == old else instruction.name
-    return rename_operands(instruction, {old: new}, name=name, control_predecessors=predecessors)
-
-
-def copied(callee: Computation, operands: Sequence[str], taken: set[str], made: list[Instruction]) -> str:
-    """Add a computation's instructions, with operands for parameters; returns what its root is called."""
-    names: dict[str, str] = {}
-    for instruction in after_dependencies(callee, list(callee.instructions)):
-        if role_of(instruction) is Role.PARAMETER:
-            names[instruction.name] = operands[instruction.attributes.number]
-            continue
-        name = names[instruction.name] = take_name(instruction.name, taken)
-        predecessors = tuple(
-            names[predecessor] for predecessor in instruction.control_predecessors if predecessor in names
-        )
-        made.append(rename_operands(instruction, names, name=name, control_predecessors=predecessors, span=None))
-    return names[callee.root_name]
+def _inlined(callee: Computation, operands: Sequence[str], taken: set[str]) -> tuple[list[Instruction], str]:
+    return inline(callee, after_dependencies(callee, callee.instructions), operands, taken)
 
 
 def forwarded(search: Search) -> bool:
@@ -202,7 +194,7 @@ def _forwarded(case: Case, name: str, operand: str) -> Case | None:
     outputs = list(dict.fromkeys(operand if member == name else member for member in outputs_of(case.module)))
     if all(role_of(entry.by_name[member]) in (Role.PARAMETER, Role.CONSTANT) for member in outputs):
         return None
-    instructions = [renamed(member, name, operand) for member in entry if member.name != name]
+    instructions = [rename(member, {name: operand}) for member in entry if member.name != name]
     return assembled(case, instructions, outputs, None, shapes_of(case))
 
 
@@ -312,7 +304,7 @@ def with_instructions(
     Of the entry computation, what were results stay results, and `root` is not read.
     """
     kept = list(instructions)
-    module = attrs.evolve(case.module, computations=(*others, *case.module.computations), source=None)
+    module = change_computations(case.module, (*others, *case.module))
     if computation.name == module.entry_name:
         shapes = {instruction.name: instruction.shape for instruction in kept}
         return assembled(attrs.evolve(case, module=module), kept, outputs_of(case.module), None, shapes)
@@ -369,8 +361,9 @@ def _opened(
     made: list[Instruction] = []
     root = operands[0]
     if callee is not None:
-        root = copied(case.module.by_name[callee], operands, set(computation.by_name), made)
-    kept = [*made, *(renamed(other, instruction.name, root) for other in computation if other.name != instruction.name)]
+        made, root = _inlined(case.module.by_name[callee], operands, {*computation.by_name})
+    names = {instruction.name: root}
+    kept = [*made, *(rename(other, names) for other in computation if other.name != instruction.name)]
     end = root if computation.root_name == instruction.name else computation.root_name
     return with_instructions(case, computation, kept, end)
 

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import Instruction, Module
-from hloexec.core.ir.editing import rename_operands, replace_computation, take_name
+from hloexec.core.ir.editing import rename, rename_operands, replace_computation, take_name
 from hloexec.engine.options import Options
 from hloexec.errors import HloError
 from hloexec.ops.registry import Role, role_of
@@ -129,7 +129,7 @@ def _without_given_constants(case: Case) -> Case:
         if instruction.name not in names
     ]
     changed = attrs.evolve(entry, instructions=tuple(kept))
-    return attrs.evolve(case, module=replace_computation(case.module, changed, source=None))
+    return attrs.evolve(case, module=replace_computation(case.module, changed))
 
 
 def _parameters_by_value(case: Case) -> dict[tuple[Any, ...], str]:
@@ -289,7 +289,4 @@ def _uncut(module: Module, names: Mapping[str, str]) -> list[Instruction]:
     for instruction in kept:
         if instruction.name in set(names.values()):
             new[instruction.name] = take_name(instruction.name, taken)
-    return [
-        rename_operands(instruction, new, name=new.get(instruction.name, instruction.name), control_predecessors=())
-        for instruction in kept
-    ]
+    return [rename(instruction, new, control_predecessors=()) for instruction in kept]

@@ -25,7 +25,7 @@ from hloexec.core.arguments import (
     wrong,
 )
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module
-from hloexec.core.ir.editing import map_instructions
+from hloexec.core.ir.editing import change_entry, map_instructions
 from hloexec.core.values import Inputs, Value
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
@@ -184,7 +184,7 @@ def _first_case(
     """The given module on its inputs, for as many devices as it runs on."""
     if (name := options.computation) is not None:
         chosen = named_computation(module, name)
-        module = attrs.evolve(module, entry_name=chosen.name, entry_computation_layout=None)
+        module = change_entry(module, chosen.name)
     with unwarned():
         verify(module)
     topology = topology_of(module, options.replicas, options.partitions)
@@ -225,7 +225,7 @@ def _with_constants(module: Module, elided: Any) -> Module:
         literal = Literal.from_array(np.asarray(elided[instruction.name]), instruction.shape)
         return attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, literal=literal))
 
-    return map_instructions(module, given, source=None)
+    return map_instructions(module, given)
 
 
 def _limited(options: Options, case: Case) -> Options:

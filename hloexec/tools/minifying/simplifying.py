@@ -151,7 +151,7 @@ def _with_constant(case: Case, place: tuple[str, str], simpler: Literal) -> Case
             else instruction
         )
 
-    return attrs.evolve(case, module=map_instructions(case.module, changed, source=None))
+    return attrs.evolve(case, module=map_instructions(case.module, changed))
 
 
 def common_types(search: Search) -> None:
@@ -204,8 +204,8 @@ def _with_types(case: Case, types: dict[str, str]) -> Case | None:
         return before if usual is None else convert(before, ELEMENT_TYPES[usual])
 
     rows = None if case.inputs is None else [[_mapped(value, array) for value in row] for row in case.inputs]
-    other = None if case.other is None else map_instructions(case.other, changed, source=None)
-    module = map_instructions(case.module, changed, source=None, entry_computation_layout=None)
+    other = None if case.other is None else map_instructions(case.other, changed)
+    module = map_instructions(case.module, changed)
     return attrs.evolve(case, module=module, inputs=rows, other=other)
 
 
@@ -244,7 +244,7 @@ def _plain(case: Case, names: Sequence[str]) -> Case:
             header["frontend_attributes"] = None
         if "layout" in names:
             header["entry_computation_layout"] = None
-        return map_instructions(module, changed, source=None, **header)
+        return map_instructions(module, changed, **header)
 
     return attrs.evolve(case, module=plain(case.module), other=None if case.other is None else plain(case.other))
 

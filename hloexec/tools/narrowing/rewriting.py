@@ -26,7 +26,7 @@ import numpy as np
 from hloexec.analysis.calls import applied_computations, entered_computations
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module
-from hloexec.core.ir.editing import take_name
+from hloexec.core.ir.editing import change_computations, take_name
 from hloexec.core.structs import frozen
 from hloexec.engine.plan.schedule import after_dependencies
 from hloexec.ops.attributes import attribute_fields, computation_names
@@ -177,7 +177,7 @@ def rewritten(module: Module, chosen: Mapping[Place, ElementType], *, is_portabl
         computations.append(rewriting.rewritten())
         for name, origin in rewriting.origins.items():
             origins[computation.name, name] = computation.name, origin
-    return Rewritten(attrs.evolve(module, computations=tuple(computations), source=None), origins)
+    return Rewritten(change_computations(module, computations), origins)
 
 
 class _Rewriting:

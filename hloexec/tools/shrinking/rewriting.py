@@ -20,6 +20,7 @@ from hloexec.core.ir import (
     TupleShape,
     leaf_shapes,
 )
+from hloexec.core.ir.editing import change_computations
 from hloexec.core.ir.shape import elements_of, tuple_shape
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold
@@ -209,8 +210,7 @@ def rewritten(
 ) -> Module:
     """The module with new sizes of roots, and other constants where `literals` gives some."""
     rewriting = _Rewriting(module, dimensions, sizes, literals)
-    computations = tuple(map(rewriting.computation, module.computations))
-    resized = attrs.evolve(module, computations=computations, origin_recovery_table=None, source=None)
+    resized = change_computations(module, map(rewriting.computation, module), origin_recovery_table=None)
     layout = module.entry_computation_layout
     if layout is None:
         return resized

@@ -280,11 +280,10 @@ def _edits(module: Module, handle: _Handle) -> Iterator[tuple[str, Module]]:
         return
     for edited in _others(computation, instruction, handle.operand):
         changed = replace_instruction(computation, edited)
-        entry_layout = None if computation is module.entry else module.entry_computation_layout
         text = f"{edited.opcode}({', '.join(f'%{name}' for name in edited.operands)})"
         if edited.attributes != instruction.attributes:
             text += f", index={edited.attributes.index}"
-        yield text, replace_computation(module, changed, entry_computation_layout=entry_layout)
+        yield text, replace_computation(module, changed)
 
 
 def _others(computation: Computation, instruction: Instruction, operand: int) -> Iterator[Instruction]:

@@ -75,7 +75,7 @@ def edits_of(module: Module) -> Iterator[Edit]:
         moved = chain(_other_attributes(computation, _devices(module)), _other_layouts(computation))
         for instruction in chain(moved, _other_order(computation), _other_opcodes(computation)):
             changed = replace_instruction(computation, instruction)
-            edited = replace_computation(module, changed, entry_computation_layout=None)
+            edited = replace_computation(module, changed)
             if is_well_formed(edited):
                 yield Edit(edited, instruction, computation is not entry)
 

@@ -15,7 +15,13 @@ import numpy as np
 
 from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape
-from hloexec.core.ir.editing import rename_operands, replace_computation, replace_instruction, take_name
+from hloexec.core.ir.editing import (
+    change_computations,
+    rename_operands,
+    replace_computation,
+    replace_instruction,
+    take_name,
+)
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
 from hloexec.language.text.parser import parse
@@ -92,7 +98,7 @@ def with_exchange(module: Module, place: Place | None, subject: str, *, adds: bo
     root = added.name if computation.root_name == source.name else computation.root_name
     changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
     sums = [member for member in made if member is not made.entry and adds]
-    edited = attrs.evolve(module, computations=(*sums, *replace_computation(module, changed)))
+    edited = change_computations(module, (*sums, *replace_computation(module, changed)))
     return edited if is_well_formed(edited) else None
 
 

@@ -263,7 +263,7 @@ def _moving(module: Module, types: Sequence[Any]) -> Module:
     if shape == root.shape:
         return module
     changed = replace_instruction(module.entry, attrs.evolve(root, shape=shape))
-    return replace_computation(module, changed, entry_computation_layout=None)
+    return replace_computation(module, changed)
 
 
 def window_of(instance: Instance, values: Holding) -> Window | None:

@@ -94,7 +94,7 @@ def stays_wrong(replay: Replay, place: tuple[str, str], edited: Module, target: 
     if alone is None:
         return False
     root = attrs.evolve(edited.by_name[place[0]].by_name[place[1]], control_predecessors=())
-    changed = replace_computation(alone, replace_instruction(alone.entry, root), entry_computation_layout=None)
+    changed = replace_computation(alone, replace_instruction(alone.entry, root))
     pending, met = [instance.number], set[int]()
     while pending and target.number not in now:
         current = graph.instance(heappop(pending))

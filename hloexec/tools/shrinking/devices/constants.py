@@ -22,7 +22,7 @@ import numpy as np
 from hloexec.analysis.dataflow import Fact, ForwardAnalysis
 from hloexec.core.dtypes import Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.core.ir.editing import rename_operands
+from hloexec.core.ir.editing import change_computations, rename_operands
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.errors import InputError
@@ -372,7 +372,7 @@ def with_own_constants(module: Module, values: DeviceValues) -> tuple[Module, Or
         computations.append(separated)
         if copies:
             originals[computation.name] = copies
-    return attrs.evolve(module, computations=tuple(computations)), originals
+    return change_computations(module, computations), originals
 
 
 def _separated(computation: Computation, values: DeviceValues) -> tuple[Computation, dict[str, str]]:
@@ -422,13 +422,11 @@ def _is_shared(computation: Computation, name: str, values: DeviceValues) -> boo
 
 def without_copies(module: Module, originals: Originals) -> Module:
     """The module without the copies that are the same as their originals still."""
-    return attrs.evolve(
-        module,
-        computations=tuple(
-            _merged(computation, originals[computation.name]) if computation.name in originals else computation
-            for computation in module.computations
-        ),
+    computations = (
+        _merged(computation, originals[computation.name]) if computation.name in originals else computation
+        for computation in module
     )
+    return change_computations(module, computations)
 
 
 def _merged(computation: Computation, copies: Mapping[str, str]) -> Computation:
