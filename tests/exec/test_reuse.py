@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.core.tree import flat
-from hloexec.engine.exec import machine, plan_of, run, run_devices, watching
+from hloexec.engine.exec import machine, plan_of, run, run_devices
 from hloexec.engine.exec.code import compiling
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.steps import While
@@ -68,7 +68,6 @@ def overwritten(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return found[-1]
 
     monkeypatch.setattr(machine, "is_free", noted)
-    monkeypatch.setattr(watching, "is_free", noted)
     return found
 
 

@@ -202,6 +202,9 @@ class Machine(Scheduler):
     `hosts` are what the devices of a plan with host transfers exchange values with (see `exec.host`).
     """
 
+    _is_watched = False
+    """Whether `_begin` and `_end` do anything."""
+
     def __init__(self, topology: Topology, hosts: Sequence[Host] = ()) -> None:
         super().__init__(topology)
         self._hosts = hosts
@@ -258,11 +261,13 @@ class Machine(Scheduler):
 
     def _advance(self, task: Task) -> Step | None:
         """Run steps of the innermost frame until one needs more than a kernel, which is returned, or the plan ends."""
-        frame = task.frames[-1]
+        frame, is_watched = task.frames[-1], self._is_watched
         slots = frame.slots
         step: Step | None = None
         try:
             for step in frame.remaining:
+                if is_watched and self._begin(task, step):
+                    continue
                 function = step.function
                 if function is None:
                     return step
@@ -277,6 +282,9 @@ class Machine(Scheduler):
                 else:
                     store(step.results, function(*operands), slots)
                 del operands
+                if is_watched:
+                    self._end(task, step)
+                    continue
                 for slot in step.dead:
                     slots[slot] = None
         except Exception as error:
@@ -485,6 +493,14 @@ class Machine(Scheduler):
         return with_place(error, step, task.frames[-1].context, self._each_class.running)
 
     # What others may watch
+
+    def _begin(self, task: Task, step: Step) -> bool:
+        """A step is next; returns whether it has been carried out here."""
+        return False
+
+    def _end(self, task: Task, step: Step) -> None:
+        """A kernel has run, and its results are in place."""
+        self._drop(task, step)
 
     def _iterated(self, loop: Loop, times: int, is_over: bool) -> None:
         """A loop has run so many iterations as Python, and its condition as often, or once more where it is over."""

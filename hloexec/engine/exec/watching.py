@@ -26,10 +26,9 @@ from hloexec.engine.exec.code.compiling import Code
 from hloexec.engine.exec.lockstep.per_class import EachClass
 from hloexec.engine.exec.machine import Machine, store_result
 from hloexec.engine.exec.observers import Attached, LoopState, attach
-from hloexec.engine.exec.placement import is_free
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.exec.tasks import Frame, Loop, Task
-from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, Kernel, fits, store
+from hloexec.engine.plan.kernels import NO_SLOT, InstructionKernel, Kernel, fits
 from hloexec.engine.plan.regions.region import Region, RegionKernel
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.errors import EvaluationError, HloError, ResourceError
@@ -79,7 +78,7 @@ def _shown(plan: Plan) -> Shown:
         if step.kernel is None or not step.results or not filled.issuperset(step.results):
             is_shown = isinstance(step.kernel, RegionKernel) and not step.is_silent
             is_shown = is_shown and _intermediate_bytes(plan, step) <= _MOST_BYTES
-            steps.append(_revealing(step, filled) if is_shown else step)
+            steps.append(_revealing(step, filled) if is_shown else _unshared(step))
             filled.update(steps[-1].results)
     last_use: dict[int, int] = {}
     shown_at: dict[int, int] = {}
@@ -124,6 +123,15 @@ def _revealing(step: Step, filled: Collection[int]) -> Step:
     return attrs.evolve(step, tree=slots, kernel=Kernel(_AllValues(region, slots)))
 
 
+def _unshared(step: Step) -> Step:
+    """A step that leaves the arrays of its operands as they are: they are still to be shown."""
+    if step.reused == NO_SLOT:
+        return step
+    new = step.copied()
+    new.reused = NO_SLOT
+    return new
+
+
 @frozen(eq=False)
 class _AllValues:
     region: Region
@@ -140,6 +148,8 @@ _LONG_SECONDS = 0.05
 
 class WatchedMachine(Machine):
     """Runs plans as `Machine` does, and reports to observers, checks results and counts bytes where asked."""
+
+    _is_watched = True
 
     def __init__(
         self,
@@ -161,6 +171,7 @@ class WatchedMachine(Machine):
         self._each_class = _CountedClasses(statistics, keeps_operands=attached.see_instructions)
         self._started = 0.0
         """When the last iterations that ran as Python began."""
+        self._kernel_started = 0.0
         self._seconds: dict[int, float] = {}
         """How long the last kernel took, by the slots that it filled."""
 
@@ -269,45 +280,39 @@ class WatchedMachine(Machine):
             self._begun.add(plan)
             self._limits.require_unrolled(plan)
 
-    def _advance(self, task: Task) -> Step | None:
+    def _begin(self, task: Task, step: Step) -> bool:
         frame = task.frames[-1]
-        attached, limits = self._attached, self._limits
-        reports_progress = attached.see_progress and len(task.frames) == 1
-        total = len(frame.plan.steps)
-        step: Step | None = None
-        try:
-            for step in frame.remaining:
-                frame.begun += 1
-                if limits is not None:
-                    limits.require_time(task.frames)
-                if reports_progress:
-                    attached.progress(frame.begun, total, step.instruction)
-                if step.kernel is None:
-                    return step
-                self._run_kernel(task, step)
-                if attached.see_instructions:
-                    self._show(task)
-                self._drop(task, step)
-        except Exception as error:
-            assert step is not None
-            raise self._placed(error, task, step) from error
-        return None
+        frame.begun += 1
+        if self._limits is not None:
+            self._limits.require_time(task.frames)
+        if self._attached.see_progress and len(task.frames) == 1:
+            self._attached.progress(frame.begun, len(frame.plan.steps), step.instruction)
+        self._kernel_started = time.perf_counter()
+        return False
 
-    def _run_kernel(self, task: Task, step: Step) -> None:
-        frame = task.frames[-1]
-        slots = frame.slots
+    def _end(self, task: Task, step: Step) -> None:
+        self._ran(task, step)
+        if self._attached.see_instructions:
+            self._show(task)
+        self._drop(task, step)
+
+    def _compute(self, task: Task, step: Step) -> None:
+        """Run a kernel of the program that no step of the plan runs."""
+        slots = task.frames[-1].slots
         assert step.function is not None
         operands = step.fetch(slots)
-        start = time.perf_counter()
+        self._kernel_started = time.perf_counter()
         if Varying in map(type, operands):
             self._each_class.run(task.devices, step, operands, slots)
-        elif step.reused != NO_SLOT and not self._attached.see_instructions and is_free(slots, step.reused):
-            store_result(step, step.function(*operands, out=slots[step.reused]), slots)
-        elif step.result != NO_SLOT:
-            slots[step.result] = step.function(*operands)
         else:
-            store(step.results, step.function(*operands), slots)
-        seconds = (time.perf_counter() - start) / max(len(step.results), 1)
+            store_result(step, step.function(*operands), slots)
+        self._ran(task, step)
+
+    def _ran(self, task: Task, step: Step) -> None:
+        """A kernel has run."""
+        frame = task.frames[-1]
+        slots = frame.slots
+        seconds = (time.perf_counter() - self._kernel_started) / max(len(step.results), 1)
         self._seconds = dict.fromkeys(step.results, seconds)
         if self._check:
             check_results(frame.plan, step, slots)
@@ -326,7 +331,7 @@ class WatchedMachine(Machine):
                 if slots[slot] is None:
                     return
             if program.is_computed[frame.shown]:
-                self._run_kernel(task, step)
+                self._compute(task, step)
             if not step.is_silent:
                 # Multiply-adds, and what converts the value of a call, a parameter or a tuple, have operands that the
                 # text does not have.

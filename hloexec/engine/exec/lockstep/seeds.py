@@ -12,7 +12,7 @@ from hloexec.core.tree import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import Varying, of_position
 from hloexec.engine.exec.code.compiling import Code
-from hloexec.engine.exec.machine import Machine, store_result
+from hloexec.engine.exec.machine import Machine
 from hloexec.engine.exec.tasks import Loop, Task
 from hloexec.engine.plan.kernels import NO_SLOT, Conversion, Forward, InstructionKernel
 from hloexec.engine.plan.steps import Plan, Step
@@ -22,6 +22,8 @@ from hloexec.ops.policies import chance
 
 class SeedMachine(Machine):
     """Runs a plan with each of some seeds."""
+
+    _is_watched = True
 
     def __init__(self, seeds: Sequence[int]) -> None:
         super().__init__(Topology(len(seeds)))
@@ -38,40 +40,22 @@ class SeedMachine(Machine):
     def _due_iterations(self, loop: Loop) -> int:
         return 0
 
-    def _advance(self, task: Task) -> Step | None:
-        frame = task.frames[-1]
-        slots = frame.slots
-        step: Step | None = None
-        try:
-            for step in frame.remaining:
-                if step.function is None:
-                    return step
-                operands = step.fetch(slots)
-                if step not in self._known:
-                    self._known[step] = _may_round(step)
-                if self._known[step]:
-                    self._round(task, step, operands)
-                elif Varying in map(type, operands):
-                    self._each_class.run(task.devices, step, operands, slots)
-                else:
-                    store_result(step, step.function(*operands), slots)
-                del operands
-                for slot in step.dead:
-                    slots[slot] = None
-        except Exception as error:
-            assert step is not None
-            raise self._placed(error, task, step) from error
-        return None
-
-    def _round(self, task: Task, step: Step, operands: Sequence[object]) -> None:
+    def _begin(self, task: Task, step: Step) -> bool:
         """Run a kernel that may round, for each seed, and store its results in their slots."""
-        assert step.function is not None
-        places = range(len(task.devices))
+        if step.function is None:
+            return False
+        if step not in self._known:
+            self._known[step] = _may_round(step)
+        if not self._known[step]:
+            return False
+        operands, places = step.fetch(task.frames[-1].slots), range(len(task.devices))
         rows = [[of_position(operand, place) for operand in operands] for place in places]
         results = _of_seeds(step.function, rows, tuple(self._seeds[device] for device in task.devices))
         columns = [results] if step.result != NO_SLOT else zip(*map(flat, results), strict=True)
         for slot, values in zip(step.results, columns, strict=True):
             task.frames[-1].slots[slot] = Varying(tuple(places), list(values)) if len(places) > 1 else values[0]
+        self._drop(task, step)
+        return True
 
 
 def _may_round(step: Step) -> bool:
