@@ -172,10 +172,11 @@ def register_custom_calls(calls: Iterable[tuple[str, str]]) -> None:
     """Register the functions of --custom-call."""
     if calls:
         from hloexec.cli.inputs.loading import imported_function
-        from hloexec.ops.library_calls.user_calls import register_custom_call
+        from hloexec.ops.library_calls.user_calls import IMPLEMENTATIONS, register_custom_call
 
         for target, where in calls:
             register_custom_call(target, imported_function(where))
+            IMPLEMENTATIONS[target] = where
 
 
 def run_option(field: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -17,6 +17,7 @@ from hloexec.language import literals
 from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.report.judging.triages import triage_view
 from hloexec.tools.executing import tasks
+from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule
 from hloexec.tools.triaging.blaming import blamed_on_xla
 from hloexec.tools.triaging.collecting import Settings, Store, cases_of
@@ -379,8 +380,8 @@ def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
 
     outputs = (hloexec.triaging.OutputDifference("0", "f32[4]", "f32[4]", "different", 4, max_ulps=float("inf")),)
     module = _module("a", "dot", "tf32", outputs=outputs, notes=("x",))
-    write_json(tmp_path / "a.json", {"module": attrs.asdict(module)})
-    assert TriagedModule.of_record(read_json(tmp_path / "a.json")["module"]) == module
+    write_json(tmp_path / "a.json", {"module": coded(module, TriagedModule)})
+    assert decoded(read_json(tmp_path / "a.json")["module"], TriagedModule) == module
     assert os.listdir(tmp_path) == ["a.json"]
 
 

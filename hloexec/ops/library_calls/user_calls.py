@@ -15,6 +15,8 @@ from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.ops.common import lies_in_order, row_major
 from hloexec.ops.registry import USER_CALLS, Entry, Role, Rule
 
+IMPLEMENTATIONS: dict[str, Any] = {}
+"""By their targets, what was registered: a function or a class, or `MODULE:FUNCTION` where that is how it was named."""
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _UNSET: Any = object()
 _OF_KERNELS = ("attributes", "backend_config", "shape", "operand_shapes", "numerics")
@@ -52,6 +54,7 @@ def register_custom_call(target: str, function: Any = _UNSET) -> Any:
     require_text("target", target, "the target of a custom call")
     if function is not _UNSET:
         USER_CALLS[target] = _entry(target, function)
+        IMPLEMENTATIONS[target] = function
         return function
     return lambda decorated: register_custom_call(target, decorated)
 

@@ -10,16 +10,17 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event
 from typing import Any
 
-from hloexec.core.arguments import wrong
+from hloexec.core.arguments import byte_count, require_flags, require_integer, require_number, wrong
+from hloexec.core.structs import frozen
 from hloexec.core.wording import argument, first_line
 from hloexec.errors import InputError, UnsupportedError
-from hloexec.tools.executing.tasks import answer
+from hloexec.tools.executing.tasks import answer, warn_of_unlimited_memory
 
 KINDS = "processes:N, dask:ADDRESS, mpi or MODULE:FUNCTION"
 _MOST_PROCESSES = 256
@@ -203,6 +204,69 @@ def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: boo
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def engine_of(executor: str | Executor | None, jobs: int | None, shared: bool) -> Iterator[Engine]:
+    """`opened_engine`, by what a caller gave: an executor or so many processes of this machine."""
+    if jobs is not None:
+        require_integer("jobs", jobs, 1)
+    require_flags(shared=shared)
+    if executor is not None and jobs not in (None, 1):
+        raise InputError(f"{argument('jobs')} are processes of this machine; leave it out, as the executor has workers")
+    with opened_engine(executor, jobs or 1, shared=shared) as engine:
+        yield engine
+
+
+def checked_bounds(timeout: float, memory: int | str, name: str = "timeout") -> tuple[float, int]:
+    """The seconds and bytes that a task may take; InputError where they are none."""
+    require_number(name, timeout)
+    size = byte_count("memory", memory)
+    for argument_name, limit in ((name, timeout), ("memory", size)):
+        if not limit:
+            raise InputError(f"{argument_name} must be more than 0")
+    return float(timeout), size
+
+
+@frozen
+class Workers:
+    """What carries out tasks, and what each of them may take."""
+
+    executor: str | Executor | None
+    jobs: int | None
+    shared: bool
+    seconds: float
+    memory: int
+
+    def opened(self) -> AbstractContextManager[Engine]:
+        """The engine, open."""
+        warn_of_unlimited_memory(self.memory)
+        return engine_of(self.executor, self.jobs, self.shared)
+
+
+def workers_of(
+    executor: str | Executor | None,
+    jobs: int | None,
+    shared: bool,
+    bounds: Mapping[str, float | int | str | None],
+    seconds: float = 120.0,
+) -> Workers | None:
+    """What a caller gave of workers; None where neither an executor nor a number of jobs is given.
+
+    `bounds` are what a task may take, the seconds first, by the names of the arguments; None stands for `seconds` and
+    for 4 GiB. InputError where one of them is given, but nothing that it bounds.
+    """
+    (name, timeout), (_, memory) = bounds.items()
+    if jobs is not None:
+        require_integer("jobs", jobs, 1)
+    require_flags(shared=shared)
+    limits = checked_bounds(seconds if timeout is None else timeout, "4G" if memory is None else memory, name)  # type: ignore[arg-type]
+    if executor is not None or jobs is not None:
+        return Workers(executor, jobs, shared, *limits)
+    idle = [key for key, value in {**bounds, "shared": shared or None}.items() if value is not None]
+    if idle:
+        raise InputError(f"{argument(idle[0])} is for workers; give {argument('executor')} or {argument('jobs')}, too")
+    return None
 
 
 def _named_engine(spec: str, way: str) -> Engine:

@@ -16,8 +16,9 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ from hloexec.core.files import open_atomically
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold, of_sequence
 from hloexec.core.wording import byte_text
-from hloexec.errors import InputError, os_errors_named, warn
+from hloexec.errors import HloWarning, InputError, OptimizationWarning, os_errors_named, warn
 from hloexec.tools.executing.processes import Ended, run_command
 
 Json: TypeAlias = "dict[str, Any]"
@@ -42,6 +43,7 @@ _COMMAND = "from hloexec.tools.executing.tasks import work; work()"
 _STARTING_SECONDS = 10.0
 """What the start of a process may take besides, on a busy machine; the process itself counts the time from then on."""
 _TASK, _ANSWER, _FILES, _MADE = "task.json", "answer.json", "files", "made"
+_NO_ANSWER: Json = {"answer": None, "is_partial": True, "warnings": []}
 MOST_CARRIED = 256 << 20
 """Bytes of files that a task carries at most."""
 
@@ -74,6 +76,19 @@ class Reply:
     """By the worker's clock, the process's start included."""
     made: Mapping[str, bytes] = attrs.field(factory=dict)
     """The files that the function has made, by their names."""
+    warnings: Sequence[tuple[str, bool]] = ()
+    """What the function has warned of, if it came to its end, and whether that is an optimization that failed."""
+
+    def failure(self, seconds: float) -> str:
+        """What kept the function from its end, in words, where it might take so many seconds."""
+        if self.ended.code is None:
+            return f"it took more than {seconds:g} s"
+        return f"{self.ended}: {(self.ended.output.strip().splitlines() or ['it printed nothing'])[-1]}"
+
+    def warn(self) -> None:
+        """Warn of the same in this process."""
+        for text, is_optimization in self.warnings:
+            warn(text, OptimizationWarning if is_optimization else HloWarning)
 
     def save(self, folder: Path) -> None:
         """Write the files that the function has made."""
@@ -94,7 +109,7 @@ def packed(task: Task, way: str) -> bytes:
     same files by their absolute paths, `carried` where the task has to bring them. Raises InputError where they cannot
     be read, or are too large to be carried.
     """
-    folders = list(dict.fromkeys(_folder_of(path) for path in task.files))
+    folders = _folders(task.files)
     record: Json = {
         "function": task.function,
         "request": task.request,
@@ -102,8 +117,8 @@ def packed(task: Task, way: str) -> bytes:
         "memory": task.memory,
         "identity": identity(),
         "files": task.files,
-        "folders": [[folder, os.path.abspath(folder) if way == "shared" else None] for folder in folders],
-        "is_here": way == "here",
+        "way": way,
+        "working_folder": os.getcwd() if way == "shared" else None,
     }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -112,12 +127,22 @@ def packed(task: Task, way: str) -> bytes:
             _require_portable(task.files)
             for path in task.files:
                 with os_errors_named(f"read {path!r}"):
-                    archive.write(path, f"{_FILES}/{folders.index(_folder_of(path))}/{os.path.basename(path)}")
+                    archive.write(path, f"{folders[_folder_of(path)]}/{os.path.basename(path)}")
     return buffer.getvalue()
 
 
 def _folder_of(path: str) -> str:
     return os.fspath(Path(path).parent)
+
+
+def _folders(files: Iterable[str]) -> dict[str, str]:
+    """Where in an archive each folder of files is: under a number, as messages name it."""
+    folders = dict.fromkeys(map(_folder_of, files))
+    names = ["" if os.path.basename(folder) == os.pardir else os.path.basename(folder) for folder in folders]
+    return {
+        folder: f"{_FILES}/{number:04}/{name}".rstrip("/")
+        for number, (folder, name) in enumerate(zip(folders, names, strict=True))
+    }
 
 
 def _require_portable(paths: Sequence[str]) -> None:
@@ -138,7 +163,7 @@ def unpacked(data: bytes) -> Reply | str:
     if record["refused"]:
         return str(record["refused"])
     ended = Ended(record["code"], record["output"])
-    return Reply(ended, record["answer"], record["is_partial"], record["seconds"], made)
+    return Reply(ended, record["answer"], record["is_partial"], record["seconds"], made, record["warnings"])
 
 
 # What workers do
@@ -157,7 +182,7 @@ def answer(data: bytes, stop: Event | None = None) -> bytes:
             return _packed_answer({"refused": refused}, folder)
         ended = _ended(folder, task["seconds"], stop)
         written = folder / _ANSWER
-        record = json.loads(written.read_bytes()) if written.exists() else {"answer": None, "is_partial": True}
+        record = json.loads(written.read_bytes()) if written.exists() else _NO_ANSWER
         record = _renamed(record, [(str(place), original) for original, place in _places(task, folder)])
         record |= {"refused": "", "code": ended.code, "output": ended.output, "seconds": time.monotonic() - start}
         return _packed_answer(record, folder)
@@ -183,13 +208,23 @@ def _ended(folder: Path, seconds: float, stop: Event | None) -> Ended:
 
 
 def _places(task: Json, folder: Path) -> list[tuple[str, Path]]:
-    """The folders of a task's files, as the request has them and where they are here."""
-    if task["is_here"]:
+    """The folders of a task's files, as the request has them and where they are here, where these are not the same.
+
+    Those in the working folder are: it is that of the caller, or has the files that came along.
+    """
+    if task["way"] != "carried":
         return []
-    return [
-        (original, folder / _FILES / str(number) if shared is None else Path(shared))
-        for number, (original, shared) in enumerate(task["folders"])
-    ]
+    return [(name, folder / place) for name, place in _folders(task["files"]).items() if name != os.curdir]
+
+
+def _enter_working_folder(task: Json, folder: Path) -> None:
+    """Make the working folder one in which the paths of the request that are relative hold, as far as there is one."""
+    own = _folders(task["files"]).get(os.curdir)
+    if task["way"] == "carried" and own is not None:
+        os.chdir(folder / own)
+    elif task["way"] == "shared":
+        with suppress(OSError):
+            os.chdir(task["working_folder"])
 
 
 def _renamed(value: Any, folders: Sequence[tuple[str, str]]) -> Any:
@@ -218,16 +253,23 @@ def work(folder: Path | None = None) -> None:
     limit(task["seconds"], task["memory"])
     places = dict(_places(task, folder))
     paths = {original: os.fspath(place) for original, place in places.items()}
-    paths |= {path: os.path.join(places[_folder_of(path)], os.path.basename(path)) for path in task["files"] if places}
+    files = [path for path in task["files"] if _folder_of(path) in places]
+    paths |= {path: os.path.join(places[_folder_of(path)], os.path.basename(path)) for path in files}
     made = folder / _MADE
     made.mkdir(exist_ok=True)
+    _enter_working_folder(task, folder)
 
-    def tell(answer: Mapping[str, Any], *, is_partial: bool = True) -> None:
-        write_json(folder / _ANSWER, {"answer": answer, "is_partial": is_partial})
+    def tell(answer: Mapping[str, Any]) -> None:
+        write_json(folder / _ANSWER, {**_NO_ANSWER, "answer": answer})
 
     module, _, name = task["function"].partition(":")
     function = getattr(importlib.import_module(module), name)
-    tell(function(_localized(task["request"], paths), tell, made), is_partial=False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", HloWarning)
+        result = function(_localized(task["request"], paths), tell, made)
+    ours = [warning.message for warning in said if isinstance(warning.message, HloWarning)]
+    told = list(dict.fromkeys((str(message), isinstance(message, OptimizationWarning)) for message in ours))
+    write_json(folder / _ANSWER, {"answer": result, "is_partial": False, "warnings": told})
 
 
 def _end_with_worker() -> None:

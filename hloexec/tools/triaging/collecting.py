@@ -36,6 +36,7 @@ from hloexec.engine.options import Options
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, numerics_policy
 from hloexec.tools.diffing.folders import DumpedModule, dumped_modules, paired_stages
+from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.executing.tasks import write_json
 from hloexec.tools.minifying.oracles import XLA
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
@@ -126,13 +127,6 @@ class Case:
     def all_files(self) -> tuple[Path, ...]:
         """Everything that its result depends on."""
         return (*self.files, *self.inputs, *(() if self.expected is None else (self.expected,)))
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Case:
-        """What `attrs.asdict` was made of, with paths as texts; KeyError or TypeError where it is something else."""
-        optional = {name: None if record[name] is None else Path(record[name]) for name in ("expected", "dump")}
-        paths = {name: tuple(map(Path, record[name])) for name in ("files", "inputs")}
-        return cls(**{**record, **paths, **optional})
 
 
 @define
@@ -331,7 +325,7 @@ class Store:
 
     def describe(self, whole: Mapping[str, Any]) -> None:
         """Write what the folder is, and of which cases."""
-        record = {"schema": _KIND, "hloexec": hloexec.__version__, "settings": attrs.asdict(self.settings)}
+        record = {"schema": _KIND, "hloexec": hloexec.__version__, "settings": coded(self.settings, Settings)}
         write_json(self.folder / _SETTINGS, record | {"whole": whole})
 
     def copy(self, other: Path, keys: Iterable[str]) -> None:
@@ -366,7 +360,7 @@ class Store:
             return None
         record = read_json(path)
         try:
-            module = TriagedModule.of_record(record["module"])
+            module = decoded(record["module"], TriagedModule)
             limits = float(record["timeout"]), int(record["memory"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -377,7 +371,11 @@ class Store:
 
     def keep(self, key: str, module: TriagedModule) -> None:
         """Write what came of a case."""
-        record = {"module": attrs.asdict(module), "timeout": self.settings.timeout, "memory": self.settings.memory}
+        record = {
+            "module": coded(module, TriagedModule),
+            "timeout": self.settings.timeout,
+            "memory": self.settings.memory,
+        }
         write_json(self.modules / f"{key}.json", record)
 
     def known_minified(self, name: str) -> MinifiedModule | None:
@@ -387,15 +385,15 @@ class Store:
             return None
         record = read_json(path)
         try:
-            return MinifiedModule(**record)
-        except TypeError as error:
+            return decoded(record, MinifiedModule)
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{os.fspath(path)!r} is no result of a triage; remove it to have it made again"
             ) from error
 
     def keep_minified(self, name: str, minified: MinifiedModule) -> None:
         """Write what was minified."""
-        write_json(self.minified / f"{name}.json", attrs.asdict(minified))
+        write_json(self.minified / f"{name}.json", coded(minified, MinifiedModule))
 
 
 @frozen
@@ -412,13 +410,7 @@ class Whole:
     @property
     def record(self) -> dict[str, Any]:
         """What JSON holds of it."""
-        return attrs.asdict(self)
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Whole:
-        """What `record` was made of; KeyError or TypeError where it is something else."""
-        cases = list(map(Case.of_record, record["cases"]))
-        return cls(record["folder"], record["other"], cases, {case.name: record["keys"][case.name] for case in cases})
+        return coded(self, Whole)  # type: ignore[no-any-return]
 
 
 def merged_record(folders: Sequence[Path]) -> tuple[Settings, dict[str, Any]]:
@@ -432,9 +424,9 @@ def merged_record(folders: Sequence[Path]) -> tuple[Settings, dict[str, Any]]:
         path = folder / _SETTINGS
         try:
             record = read_json(path)
-            settings, whole = Settings(**record["settings"]), record["whole"]
-            Whole.of_record(whole)
-        except (KeyError, TypeError, AttributeError) as error:
+            settings, whole = decoded(record["settings"], Settings), record["whole"]
+            decoded(whole, Whole)
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{os.fspath(path)!r} is no file of a triage; name another folder") from error
         if first is None:
             first = settings, whole

@@ -6,8 +6,7 @@ All of it is plain data, as it is kept in JSON files from one call to the next.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import attrs
 
@@ -79,7 +78,7 @@ class TriagedModule:
     """What was judged: of a pair or of stages in their order."""
     against: str
     """What it was compared with."""
-    outcome: str
+    outcome: str = attrs.field(validator=attrs.validators.in_(OUTCOMES))
     """One of `OUTCOMES`."""
     reason: str = ""
     """Why there is no verdict, in words."""
@@ -111,19 +110,6 @@ class TriagedModule:
     def is_judged(self) -> bool:
         """Whether it was compared at all."""
         return self.agrees or self.outcome in ("differ", "not decided")
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> TriagedModule:
-        """What `attrs.asdict` was made of; TypeError, KeyError or ValueError where it is something else."""
-        parts: dict[str, Any] = {
-            "outputs": tuple(OutputDifference(**output) for output in record["outputs"]),
-            "blamed": None if record["blamed"] is None else Blamed(**record["blamed"]),
-            "explained": None if record["explained"] is None else PolicyFound(**record["explained"]),
-        }
-        module = cls(**{**record, **parts})
-        if module.outcome not in OUTCOMES:
-            raise ValueError(f"{module.outcome!r} is no outcome")
-        return module
 
 
 @frozen

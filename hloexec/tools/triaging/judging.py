@@ -27,6 +27,7 @@ from hloexec.language.loading import load, load_with_values
 from hloexec.language.text import format as format_module
 from hloexec.tools.diffing import Diff, diff
 from hloexec.tools.diffing.folders import diff_stages, dumped_modules
+from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.executing.tasks import Reply, Task, Tell
 from hloexec.tools.minifying import Minified, minify
 from hloexec.tools.minifying.oracles import has_numbers, on_xla_cpu
@@ -270,11 +271,11 @@ def judging_task(case: Case, settings: Settings) -> Task:
 
 def minifying_task(case: Case, module: TriagedModule, settings: Settings) -> Task:
     """The task of minifying a case."""
-    return _task("minify_alone", case, settings, {"module": attrs.asdict(module)})
+    return _task("minify_alone", case, settings, {"module": coded(module, TriagedModule)})
 
 
 def _task(function: str, case: Case, settings: Settings, more: Mapping[str, Any] | None = None) -> Task:
-    request = {"case": attrs.asdict(case), "settings": attrs.asdict(settings), **(more or {})}
+    request = {"case": coded(case, Case), "settings": coded(settings, Settings), **(more or {})}
     files = tuple(map(os.fspath, case.all_files))
     return Task(f"{__name__}:{function}", request, files, settings.timeout, settings.memory)
 
@@ -283,21 +284,18 @@ def judged_module(case: Case, settings: Settings, reply: Reply | HloError) -> Tr
     """What came of a case's task."""
     if isinstance(reply, HloError):
         return failed(case, settings, "not compared", str(reply))
-    limit = f"{settings.timeout:g} s"
-    ended, module = reply.ended, None if reply.answer is None else TriagedModule.of_record(reply.answer)
+    ended, module = reply.ended, None if reply.answer is None else decoded(reply.answer, TriagedModule)
     if module is not None and not reply.is_partial:
         # A search that took its share of the time may have been cut.
         is_cut = module.outcome == "out of memory" or reply.seconds > settings.search_seconds
         result = attrs.evolve(module, is_cut=is_cut)
     elif module is not None:
-        how = f"more than {limit}" if ended.code is None else str(ended)
+        how = f"more than {settings.timeout:g} s" if ended.code is None else str(ended)
         note = f"what is to blame was not found to the end: {how}"
         result = attrs.evolve(module, notes=(*module.notes, note), is_cut=True)
-    elif ended.code is None:
-        result = failed(case, settings, "timed out", f"it took more than {limit}")
     else:
-        last = (ended.output.strip().splitlines() or ["it printed nothing"])[-1]
-        result = failed(case, settings, "crashed", f"{ended}: {last}")
+        outcome = "timed out" if ended.code is None else "crashed"
+        result = failed(case, settings, outcome, reply.failure(settings.timeout))
     is_cut = result.is_cut or result.outcome in ("timed out", "crashed")
     return attrs.evolve(result, seconds=reply.seconds, is_cut=is_cut)
 
@@ -309,7 +307,7 @@ def minified_module(case: Case, settings: Settings, reply: Reply | HloError, fol
     if reply.answer is None:
         reason = f"it took more than {settings.timeout:g} s" if reply.ended.code is None else str(reply.ended)
         return MinifiedModule(case.name, None, reason=reason, seconds=reply.seconds)
-    minified = attrs.evolve(MinifiedModule(**reply.answer), seconds=reply.seconds)
+    minified = attrs.evolve(decoded(reply.answer, MinifiedModule), seconds=reply.seconds)
     if not reply.made:
         return minified
     reply.save(folder)
@@ -318,17 +316,22 @@ def minified_module(case: Case, settings: Settings, reply: Reply | HloError, fol
 
 def judge_alone(request: Mapping[str, Any], tell: Tell, _: Path) -> Mapping[str, Any]:
     """Judge the case of a task, in its process."""
-    case, settings = Case.of_record(request["case"]), Settings(**request["settings"])
-    return attrs.asdict(judged(case, settings, lambda module: tell(attrs.asdict(module))))
+    case, settings = _requested(request)
+    module = judged(case, settings, lambda partial: tell(coded(partial, TriagedModule)))
+    return coded(module, TriagedModule)  # type: ignore[no-any-return]
 
 
 def minify_alone(request: Mapping[str, Any], _: Tell, folder: Path) -> Mapping[str, Any]:
     """Minify the case of a task, in its process."""
-    case, settings = Case.of_record(request["case"]), Settings(**request["settings"])
-    return attrs.asdict(_minified(case, TriagedModule.of_record(request["module"]), settings, folder))
+    module = decoded(request["module"], TriagedModule)
+    return coded(_minified(*_requested(request), module, folder), MinifiedModule)  # type: ignore[no-any-return]
 
 
-def _minified(case: Case, module: TriagedModule, settings: Settings, folder: Path) -> MinifiedModule:
+def _requested(request: Mapping[str, Any]) -> tuple[Case, Settings]:
+    return decoded(request["case"], Case), decoded(request["settings"], Settings)
+
+
+def _minified(case: Case, settings: Settings, module: TriagedModule, folder: Path) -> MinifiedModule:
     try:
         with unwarned():
             result = _smallest(case, module, settings)

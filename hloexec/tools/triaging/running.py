@@ -23,12 +23,9 @@ from typing import TypeAlias
 import attrs
 
 from hloexec.core.arguments import (
-    byte_count,
     listed,
     require_choice,
     require_flags,
-    require_integer,
-    require_number,
     require_path,
     require_seed,
     texts,
@@ -38,7 +35,8 @@ from hloexec.engine.exec.observers import Attached, Observer, Stages
 from hloexec.engine.inputs import DISTRIBUTIONS
 from hloexec.errors import InputError, ResourceError, UnsupportedError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
-from hloexec.tools.executing.engines import Engine, opened_engine
+from hloexec.tools.executing.codec import decoded
+from hloexec.tools.executing.engines import Engine, checked_bounds, engine_of
 from hloexec.tools.executing.running import run_tasks
 from hloexec.tools.executing.tasks import Task, warn_of_unlimited_memory
 from hloexec.tools.minifying.oracles import XLA, policy_of
@@ -215,7 +213,7 @@ def triage(
     modules, or has something else or results of other options.
     """
     start = time.perf_counter()
-    with _engine(executor, jobs, shared) as engine:
+    with engine_of(executor, jobs, shared) as engine:
         settings = _settings(against, numerics, seed, distribution, elided, unknown, timeout, memory)
         require_flags(minify=minify)
         part = _part(shard, output)
@@ -255,7 +253,7 @@ def merge_triages(
     Raises InputError where a folder is none of a triage, and where two are of other modules, options or versions.
     """
     start = time.perf_counter()
-    with _engine(executor, jobs, shared) as engine:
+    with engine_of(executor, jobs, shared) as engine:
         require_flags(minify=minify)
         stages = _stages(observers)
         if isinstance(folders, (str, bytes)) or not folders:
@@ -266,21 +264,11 @@ def merge_triages(
             require_path("output", output)
         settings, record = merged_record(list(map(Path, folders)))
         with _store(output, settings) as store:
-            whole = Whole.of_record(record)
+            whole = decoded(record, Whole)
             store.describe(record)
             for folder in folders:
                 store.copy(Path(folder), whole.keys.values())
             return _Triaging(store, whole, engine, None).run(start, stages, is_minified=minify)
-
-
-@contextmanager
-def _engine(executor: str | Executor | None, jobs: int, shared: bool) -> Iterator[Engine]:
-    require_integer("jobs", jobs, 1)
-    require_flags(shared=shared)
-    if executor is not None and jobs != 1:
-        raise InputError(f"{argument('jobs')} are processes of this machine; leave it out, as the executor has workers")
-    with opened_engine(executor, jobs, shared=shared) as engine:
-        yield engine
 
 
 def _stages(observers: Sequence[Observer]) -> Stages:
@@ -317,15 +305,11 @@ def _settings(
     require_choice("distribution", distribution, DISTRIBUTIONS)
     require_choice("elided", elided, ("zeros", "random", "error"))
     require_choice("unknown", unknown, ("error", "zeros", "random"))
-    require_number("timeout", timeout)
-    size = byte_count("memory", memory)
-    for name, limit in (("timeout", timeout), ("memory", size)):
-        if not limit:
-            raise InputError(f"{name} must be more than 0")
+    seconds, size = checked_bounds(timeout, memory)
     policy = numerics_policy(numerics)
     if other == f"policy:{policy.name}":
         raise InputError(f"against is {policy.name}, the policy that modules run under: nothing could differ")
-    return Settings(other, policy.name, int(seed), elided, unknown, float(timeout), size, distribution)
+    return Settings(other, policy.name, int(seed), elided, unknown, seconds, size, distribution)
 
 
 def _other_side(against: str | NumericsPolicy | None) -> str | None:
