@@ -74,20 +74,23 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
 
 
-def executor_options(units: str) -> Callable[[_Function], _Function]:
-    """Add --executor, --jobs and --shared: what carries out the work on each of so many units."""
+def executor_options(units: str, *, is_always: bool = True) -> Callable[[_Function], _Function]:
+    """Add --executor, --jobs and --shared: what carries out the work on each of so many units.
+
+    Unless that is always done by processes of their own, it is where one of the first two is given.
+    """
     shared = "Workers see the same files by the same absolute paths; else tasks carry the files that they need."
     executor = (
         "What runs them: processes:N of this machine, dask:ADDRESS, mpi (the ranks of mpiexec), or MODULE:FUNCTION, "
-        "which returns a concurrent.futures.Executor.  [default: processes:1]"
+        f"which returns a concurrent.futures.Executor.  [default: {'processes:1' if is_always else 'this process'}]"
     )
     options = (
         click.option("--executor", metavar="SPEC", help=executor),
         click.option(
             "--jobs",
             type=click.IntRange(1, 256),
-            default=1,
-            show_default=True,
+            default=1 if is_always else None,
+            show_default=is_always,
             help=f"So many {units} at once on this machine: --executor processes:N.",
         ),
         click.option("--shared", is_flag=True, help=shared),
@@ -95,6 +98,19 @@ def executor_options(units: str) -> Callable[[_Function], _Function]:
 
     def with_options(function: _Function) -> _Function:
         return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)
+
+    return with_options
+
+
+def bound_options(unit: str, *, timeout: str = "--timeout", seconds: int = 120) -> Callable[[_Function], _Function]:
+    """Add --timeout, or what it is called, and --memory: what a unit may take in a process of its own."""
+    kind = click.FloatRange(0, min_open=True)
+    time_help = f"What {unit} may take, with --executor or --jobs.  [default: {seconds}]"
+    memory_help = f"Memory that {unit} may take, with --executor or --jobs.  [default: 4G]"
+
+    def with_options(function: _Function) -> _Function:
+        function = click.option("--memory", type=ByteCount(), help=memory_help)(function)
+        return click.option(timeout, metavar="SECONDS", type=kind, help=time_help)(function)
 
     return with_options
 

@@ -17,8 +17,9 @@ from hloexec.errors import HloError, HloWarning, printable
 _OPTIONS = {
     **dict.fromkeys(
         "atol carry check_error command computation contraction_length depth devices elided executor iteration jobs "
-        "keep margin max_iterations memory_limit nan network numerics output partitions ranks replicas rtol says seed "
-        "shard steps timeout tolerance ulp unknown against before around outcome select selects".split()
+        "keep margin max_iterations memory memory_limit module_timeout nan network numerics output partitions ranks "
+        "replicas rtol says seed shard shared steps timeout tolerance ulp unknown against before around outcome select "
+        "selects".split()
     ),
     "command": "--check",
     "dims": "--dim",

@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools.golden import GoldenCheck as GoldenCheck
     from hloexec.tools.golden import check_golden as check_golden
     from hloexec.tools.golden import record_golden as record_golden
+    from hloexec.tools.golden.many import check_goldens as check_goldens
     from hloexec.tools.graphing import Graph as Graph
     from hloexec.tools.graphing import graph as graph
     from hloexec.tools.minifying import Minified as Minified

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hloexec.engine.options import Options
     from hloexec.language.interop import Snapshot
     from hloexec.report.json.printed import Run
+    from hloexec.tools.executing.functions import NamedFunction
 
 
 @define(eq=False)
@@ -303,6 +304,35 @@ def values_per_device(
         given.options.seed,
         lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
     )
+
+
+def stage_inputs(module: Module, **values: Any) -> list[list[Value]]:
+    """`values_per_device` of a module, as these values of options say, for workers; InputError where they cannot."""
+    from hloexec.cli.run_options import resolve_given
+    from hloexec.engine.devices.topology import topology_of
+
+    try:
+        given = resolve_given(**values)
+        return values_per_device(module, topology_of(module, given.options.replicas, given.options.partitions), given)
+    except click.ClickException as error:
+        raise InputError(error.format_message()) from error
+
+
+def stage_inputs_apart(given: Given) -> NamedFunction:
+    """`stage_inputs` as other processes call it."""
+    from hloexec.tools.executing.functions import NamedFunction
+
+    for path in given.inputs:
+        if is_script(path):
+            raise click.UsageError(
+                f"--inputs {path} is a function, which does not travel to workers; name a .npz file, or leave out "
+                "--executor and --jobs"
+            )
+    names = ("distribution", "inputs", "overrides", "ranges", "different_inputs")
+    arguments = {name: getattr(given, name) for name in names}
+    arguments |= {name: getattr(given.options, name) for name in ("seed", "replicas", "partitions")}
+    files = (*given.inputs, *(path for _, path in given.overrides))
+    return NamedFunction(f"{__name__}:{stage_inputs.__name__}", arguments, files)
 
 
 def _parameter_values(

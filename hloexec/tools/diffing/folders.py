@@ -20,21 +20,24 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from hloexec.core.arguments import require_path, require_seed, texts, wrong
+from hloexec.core.arguments import listed, require_path, require_seed, texts, wrong
 from hloexec.core.ir import Module
 from hloexec.core.structs import UNTOLD, frozen, told
 from hloexec.core.values import Described, Inputs
 from hloexec.core.wording import counted, truncated
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import inputs_by_device
+from hloexec.engine.exec.observers import Attached, Stages
 from hloexec.engine.inputs import random_inputs
 from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.language.interop.content import unpacked
@@ -42,6 +45,7 @@ from hloexec.language.loading import file_contents, load
 from hloexec.tools.diffing.findings import Diff
 from hloexec.tools.diffing.partitioned.tiles import partitioning_of
 from hloexec.tools.diffing.running import diff
+from hloexec.tools.executing.engines import Workers, workers_of
 
 _SUFFIX = r"\.(?:txt|hlo|hlo\.pb|pb)(?:\.gz)?"
 _START = r"(?:\d+\.)?module_(\d+)\."
@@ -309,6 +313,11 @@ def diff_folders(
     select: Sequence[str] = (),
     seed: int = 0,
     on_step: Callable[[str, int, int], None] | None = None,
+    executor: str | Executor | None = None,
+    jobs: int | None = None,
+    shared: bool = False,
+    module_timeout: float | None = None,
+    memory: int | str | None = None,
     **options: object,
 ) -> FolderDiff:
     """Compare the modules in a folder that XLA wrote with `--xla_dump_to`, or those of two such folders.
@@ -325,9 +334,19 @@ def diff_folders(
     None generates them from `seed`. `options` are those of `diff`. `on_step` is called before each stage with the
     stage, its number and the number of stages.
 
+    With `executor` or `jobs`, the stages of each module are compared in a process of its own, in at most
+    `module_timeout` seconds (by default 600) and `memory` bytes (by default 4 GiB). A stage at which one crashes, hangs
+    or takes too much is not compared, nor are those after it. `executor` has the workers that start these processes,
+    and `jobs` and `shared` are as for `triage`; tasks carry the files of the stages and the inputs. A function that
+    gives inputs, or that `register_custom_call` has registered, is imported there by its name. `on_step` is called when
+    a module has come; `extract` of a `Diff` refuses, as inputs stay with the workers. The result is the same for any
+    executor and number of workers.
+
     Raises InputError if a folder cannot be read, contains no dumped module, none that is selected, or nothing to
-    compare.
+    compare, and for what cannot travel to workers; UnsupportedError where a worker has other versions, or a machine
+    that rounds otherwise; ResourceError where all workers are lost.
     """
+    workers = workers_of(executor, jobs, shared, {"module_timeout": module_timeout, "memory": memory}, 600.0)
     require_path("folder", folder)
     if other is not None:
         require_path("other", other)
@@ -348,18 +367,38 @@ def diff_folders(
     chains = [(name, stages) for name, stages in chains if len(stages) > 1]
     if not chains:
         raise InputError("there is nothing to compare: " + "; ".join(notes[:5]))
+    steps = _steps_of_chains(chains, inputs, {"seed": seed, **options}, workers, on_step)
+    modules = [ModuleDiff(name, tuple(found), len(stages)) for (name, stages), found in zip(chains, steps, strict=True)]
+    return FolderDiff(tuple(modules), tuple(notes), unpaired)
+
+
+def _steps_of_chains(
+    chains: Sequence[tuple[str, Sequence[Stage]]],
+    inputs: Inputs | Callable[[Module], Inputs] | None,
+    options: dict[str, Any],
+    workers: Workers | None,
+    on_step: Callable[[str, int, int], None] | None,
+) -> list[list[StageDiff]]:
+    """`diff_stages` of each module, here or by workers."""
     total = sum(len(stages) - 1 for _, stages in chains)
     done = count(1)
-    modules = []
-    for name, stages in chains:
 
-        def tell(stage: Stage, name: str = name) -> None:
-            if on_step is not None:
-                on_step(f"{name}: {stage}", next(done), total)
+    def tell(name: str, stage: Stage) -> None:
+        if on_step is not None:
+            on_step(f"{name}: {stage}", next(done), total)
 
-        steps = diff_stages(stages, inputs, tell, {"seed": seed, **options})
-        modules.append(ModuleDiff(name, tuple(steps), len(stages)))
-    return FolderDiff(tuple(modules), tuple(notes), unpaired)
+    if workers is None:
+        return [list(diff_stages(stages, inputs, partial(tell, name), options)) for name, stages in chains]
+    from hloexec.tools.diffing.apart import diff_apart
+
+    def tell_all(number: int) -> None:
+        name, stages = chains[number]
+        for stage in stages[1:]:
+            tell(name, stage)
+
+    watchers = listed("observers", options.pop("observers", ()), "observers")
+    Attached(watchers)
+    return diff_apart([stages for _, stages in chains], inputs, options, workers, Stages(watchers), tell_all)
 
 
 def diff_stages(
@@ -367,12 +406,11 @@ def diff_stages(
     inputs: Inputs | Callable[[Module], Inputs] | None,
     tell: Callable[[Stage], None],
     options: dict[str, Any],
-) -> list[StageDiff]:
+) -> Iterator[StageDiff]:
     """Each stage compared with the latest one before it that could be run.
 
     `options` are those of `diff`, the seed among them; `tell` is called before each stage.
     """
-    steps: list[StageDiff] = []
     last, last_module, last_text = stages[0], None, _text(stages[0])
     has_gap = False
     values: Inputs | None = None if callable(inputs) else inputs
@@ -391,7 +429,7 @@ def diff_stages(
                     inputs(last_module) if callable(inputs) else [random_inputs(last_module, options.get("seed", 0))]
                 )
         except HloError as error:
-            steps.append(StageDiff(last, stage, "not compared", reason=f"{last}: {error}"))
+            yield StageDiff(last, stage, "not compared", reason=f"{last}: {error}")
             last, last_module, last_text, has_gap = stage, None, text, False
             continue
         try:
@@ -399,12 +437,11 @@ def diff_stages(
             result = diff(last_module, module, values, **options)
             values = _for_stage(module, last_module, values, options)
         except HloError as error:
-            steps.append(StageDiff(last, stage, "not compared", reason=f"{stage}: {error}", has_gap=has_gap))
+            yield StageDiff(last, stage, "not compared", reason=f"{stage}: {error}", has_gap=has_gap)
             has_gap = True
             continue
-        steps.append(StageDiff(last, stage, result.verdict, result, has_gap=has_gap))
+        yield StageDiff(last, stage, result.verdict, result, has_gap=has_gap)
         last, last_module, last_text, has_gap = stage, module, text, False
-    return steps
 
 
 def _text(stage: Stage) -> bytes:

@@ -126,7 +126,7 @@ def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[
     assert case.dump is not None
     (module,) = (candidate for candidate in dumped_modules(case.dump) if candidate.stages[0].path == case.files[0])
     options = {"budget": settings.search_seconds, **settings.options}
-    steps = diff_stages(module.stages, lambda first: inputs_of(case, first, settings), lambda _: None, options)
+    steps = list(diff_stages(module.stages, lambda first: inputs_of(case, first, settings), lambda _: None, options))
     outcomes = [step.outcome for step in steps]
     worst = next(
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import html_option, json_option, named_policy
+from hloexec.cli.options import bound_options, executor_options, html_option, json_option, named_policy
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import Given, run_options
 from hloexec.core.structs import frozen
@@ -38,6 +39,8 @@ class DiffOptions:
     html: str | None
     as_json: bool
     given: Given
+    workers: Mapping[str, Any]
+    """What --executor and the options beside it say."""
 
 
 @click.command(
@@ -77,6 +80,8 @@ class DiffOptions:
     metavar="DIR",
     help="Write what shows the first finding to DIR, which must be new: before.hlo, after.hlo and inputs.npz.",
 )
+@executor_options("modules of folders", is_always=False)
+@bound_options("a module of folders", timeout="--module-timeout", seconds=600)
 @html_option
 @run_options
 @json_option
@@ -93,12 +98,14 @@ def command(
     html: str | None,
     as_json: bool,
     given: Given,
+    **workers: Any,
 ) -> int:
     """Run the modules BEFORE and AFTER on the same inputs, and find the instruction that makes their results differ.
 
     BEFORE and AFTER may be folders that XLA wrote with --xla_dump_to. For one folder, each module is compared before
     optimization, after each pass (--xla_dump_hlo_pass_re=.*) and after optimization, to find the pass that changed the
-    result. For two folders, modules of the same name are compared.
+    result. For two folders, modules of the same name are compared. With --executor or --jobs, each module is compared
+    in a process of its own, within --module-timeout and --memory.
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. Prints `agree` if
     the results have the same bits, `rounding only` if rounding explains the difference, and otherwise the instructions
@@ -113,7 +120,7 @@ def command(
         named_policy(numerics_before, "--numerics-before") if numerics_before else given.options.numerics,
         named_policy(numerics_after, "--numerics-after") if numerics_after else given.options.numerics,
     )
-    chosen = DiffOptions(policies, top, runs, budget, html, as_json, given)
+    chosen = DiffOptions(policies, top, runs, budget, html, as_json, given, workers)
     if os.path.isdir(before):
         if after is not None and not os.path.isdir(after):
             raise click.UsageError(
@@ -128,6 +135,9 @@ def command(
         raise click.UsageError(f"{before} is not a folder; give the module to compare it with, too")
     if select:
         raise click.UsageError("--module selects modules of folders, but these are files")
+    for name, value in workers.items():
+        if value is not None and value is not False:
+            raise click.UsageError(f"--{name.replace('_', '-')} is for the modules of folders, but these are files")
     return _diff_files(before, after, folder, chosen)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from hloexec.cli.inputs.loading import values_per_device
+from hloexec.cli.inputs.loading import stage_inputs_apart, values_per_device
 from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.cli.reports import show_report, write_command_page
 
@@ -38,12 +38,14 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
         return values_per_device(module, topology, run_options)
 
     options = attrs.evolve(run_options.options, numerics="reference")
+    is_apart = any(chosen.workers[name] is not None for name in ("executor", "jobs"))
     with ProgressBar() as progress:
         result = diff_folders(
             folder,
             other,
-            inputs,
+            stage_inputs_apart(run_options) if is_apart else inputs,
             select=select,
+            **chosen.workers,
             top=chosen.top,
             runs=chosen.runs,
             budget=chosen.budget,

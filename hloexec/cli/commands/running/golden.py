@@ -12,13 +12,14 @@ import click
 
 from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import file_argument, json_option
+from hloexec.cli.options import bound_options, executor_options, file_argument, json_option
 from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import Given, register_custom_calls, run_option, run_options
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module
+    from hloexec.tools.executing.engines import Workers
     from hloexec.tools.golden import GoldenCheck
 
 _SUFFIXES = (".gz", ".txt", ".hlo", ".pb", ".mlir")
@@ -116,6 +117,8 @@ def record(
 )
 @click.option("--update", is_flag=True, help="If the result has changed, record it as the expected result.")
 @run_option("custom_calls")
+@executor_options("goldens", is_always=False)
+@bound_options("a golden")
 @click.option(
     "--top", type=click.IntRange(min=0), default=3, help="Number of failures to show in detail, 0 for all (default 3)."
 )
@@ -128,31 +131,38 @@ def check(
     custom_calls: tuple[tuple[str, str], ...],
     top: int,
     as_json: bool,
+    **workers_given: Any,
 ) -> int:
     """Check goldens: each DIR is a golden, or a folder that contains some at any depth.
 
     Runs each golden's module on its inputs, and compares the results. Exits with 0 if all agree, 1 if one differs, 2 if
     one cannot be checked, and otherwise 3 if one is not decided, because the module leaves open what differs. Ctrl-C
-    shows what came of those that have been checked.
+    shows what came of those that have been checked. With --executor or --jobs, each is checked in a process of its own,
+    within --timeout and --memory; what crashes, hangs or takes too much cannot be checked.
     """
     import hloexec
     from hloexec.report.running.golden import Checks, checks_view
-    from hloexec.tools.golden import find_goldens
+    from hloexec.tools.golden.many import goldens_in
 
-    paths = list(dict.fromkeys(path for folder in folders for path in find_goldens(folder)))
+    paths = goldens_in(folders)
     module = None if module_file is None else hloexec.load(module_file)
     if module is not None and update:
         raise click.UsageError("--update records what a golden's own module gives; leave out --module")
     if result_file is not None and (module is not None or update or len(paths) > 1):
         raise click.UsageError("--result is checked against one golden, without --module and --update")
+    workers = _workers(workers_given, is_here="--update" if update else "--result" if result_file is not None else None)
     register_custom_calls(custom_calls)
-    checks: list[GoldenCheck] = []
+    check_by_path: dict[Path, GoldenCheck] = {}
     try:
-        for path in paths:
-            checks.append(_checked(path, module, result_file, is_updated=update))
+        if workers is not None:
+            _check_apart(paths, module, workers, check_by_path)
+        else:
+            for path in paths:
+                check_by_path[path] = _checked(path, module, result_file, is_updated=update)
     except KeyboardInterrupt:
-        if not checks:
+        if not check_by_path:
             raise
+    checks = [_in_options(check_by_path[path]) for path in paths if path in check_by_path]
     advice = _advice(checks, module, module_file)
     is_complete = len(checks) == len(paths)
     show_report(
@@ -201,7 +211,33 @@ def _checked(path: Path, module: Module | None, result_file: str | None, *, is_u
         golden_check = update_golden(path) if is_updated else hloexec.check_golden(path, module=module, actual=actual)
     except HloError as error:
         golden_check = GoldenCheck(path, Outcome.BROKEN, str(error))
+    return golden_check
+
+
+def _in_options(golden_check: GoldenCheck) -> GoldenCheck:
+    """What it says, as options say it."""
     return attrs.evolve(golden_check, message=advice_for(golden_check.message, commands_at_hand()))
+
+
+def _workers(given: dict[str, Any], *, is_here: str | None) -> Workers | None:
+    """What --executor and the options beside it say; `is_here` is an option that nothing but this process can do."""
+    from hloexec.tools.executing.engines import workers_of
+
+    bounds = {name: given.pop(name) for name in ("timeout", "memory")}
+    workers = workers_of(**given, bounds=bounds)
+    if workers is not None and is_here is not None:
+        raise click.UsageError(f"{is_here} is for this process alone; leave out --executor and --jobs")
+    return workers
+
+
+def _check_apart(
+    paths: Sequence[Path], module: Module | None, workers: Workers, checks: dict[Path, GoldenCheck]
+) -> None:
+    from hloexec.cli.reports import ProgressBar
+    from hloexec.tools.golden.many import check_apart
+
+    with ProgressBar() as progress:
+        check_apart(paths, module, workers, [progress], checks)
 
 
 def _stem(file: str, module: Module) -> str:
