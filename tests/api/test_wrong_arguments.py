@@ -114,6 +114,7 @@ RIGHT: dict[str, str] = {
     "metadata": "True",
     "minify": "True",
     "module": "",
+    "module_timeout": "None 5 2.5",
     "nan": "",
     "network": "None",
     "numerics": "",
@@ -171,6 +172,11 @@ RIGHT: dict[str, str] = {
 MORE = {
     "check_golden-actual": "None",
     "check_golden-module": "None",
+    "check_goldens-jobs": "None",
+    "check_goldens-memory": "None",
+    "check_goldens-module": "None",
+    "diff_folders-jobs": "None",
+    "diff_folders-memory": "None",
     "compare-elided": "None",
     "compare-expected": "True 5 -1 2.5 nan numbers mapping empty array nested",
     "compare-module": "None",
@@ -237,6 +243,7 @@ def _arguments_of(folder: Path) -> dict[str, dict[str, Any]]:
     """The same for single functions, where others are right, or more are needed."""
     return {
         "check_golden": {"folder": folder / "missing.golden"},
+        "check_goldens": {"folders": [folder / "missing.golden"]},
         "minify": {"inputs": [X, X], "command": "test -e"},
         "narrow": {"inputs": None, "tolerance": 0.5},
         "parse_buffer_assignment": {"text": ASSIGNMENT},

@@ -14,7 +14,7 @@ from hloexec.core.arguments import listed, require_module, require_path
 from hloexec.core.ir import Module
 from hloexec.core.wording import byte_text
 from hloexec.engine.exec.observers import Attached, Observer, Stages
-from hloexec.errors import HloError, unwarned
+from hloexec.errors import HloError, InputError, unwarned
 from hloexec.language.text import parse
 from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.executing.engines import Workers, workers_of
@@ -54,6 +54,8 @@ def check_goldens(
     watchers = listed("observers", observers, "observers")
     Attached(watchers)
     paths = goldens_in(listed("folders", folders, "paths of folders"))
+    if not paths:
+        raise InputError("folders must be paths of folders, but there is none")
     checks: dict[Path, GoldenCheck] = {}
     if workers is not None:
         check_apart(paths, module, workers, watchers, checks)
