@@ -24,7 +24,8 @@ from hloexec.core.arguments import described
 from hloexec.core.arrays import as_array, is_foreign
 from hloexec.core.dtypes import element_type, element_type_of
 from hloexec.core.ir import Module
-from hloexec.core.values import TOKEN, Array, Value, rebuilt
+from hloexec.core.tree import rebuilt
+from hloexec.core.values import TOKEN, Array, Value
 from hloexec.errors import HloError, InputError
 
 _T = TypeVar("_T")
