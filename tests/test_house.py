@@ -73,6 +73,7 @@ NO_TREES = {
     "language/interop/shape_protos.py": "literal_of",  # reads
     "language/text/literals.py": "of_shape",  # reads
     "language/text/operands.py": "with_operand_layout",  # of a tuple, the first element
+    "tools/executing/codec.py": "decoded_inputs decoded coded",  # go by annotations, or by the kind of a container
     "tools/extraction/running.py": "_open_tuples",  # goes from instruction to users
 }
 """Functions that ask for tuples and go on, but through no tree."""
@@ -156,6 +157,7 @@ do not add."""
 NO_OPCODES = {
     "analysis/numerics/comparing.py": "compare",
     "analysis/numerics/selections.py": "reshape",
+    "tools/diffing/apart.py": "compare",
     "tools/rows.py": "compare",
     "cli/commands/judging/compare.py": "compare",
     "cli/commands/judging/diff.py": "select",

@@ -63,11 +63,11 @@ def blamed_named(module: Module, name: str) -> Blamed | None:
 
 def blamed_by_nan(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
     """The instruction that makes NaN or infinities of finite numbers; None where none does."""
-    found = find_nan(module, inputs, elements=0, **settings.options).finding
-    if found is None:
+    finding = find_nan(module, inputs, elements=0, **settings.options).finding
+    if finding is None:
         return None
-    home = module.by_name[found.computation]
-    return _blamed(module, home, home.by_name[found.instruction], path=found.name, reason=found.reason)
+    home = module.by_name[finding.computation]
+    return _blamed(module, home, home.by_name[finding.instruction], path=finding.name, reason=finding.reason)
 
 
 def blamed_on_xla(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
@@ -174,10 +174,10 @@ def explained_module(
     """The policy under which a module gives what is expected of it, and all that `explain` says; None where none
     does."""
     try:
-        found = explain(module, inputs, expected, budget=settings.search_seconds, **settings.trial_options)
+        explanation = explain(module, inputs, expected, budget=settings.search_seconds, **settings.trial_options)
     except HloError:
         return None, None
-    return _found(found, is_whole=True), found
+    return _found(explanation, is_whole=True), explanation
 
 
 def explained_pair(result: Diff, inputs: list[list[Value]], settings: Settings) -> PolicyFound | None:

@@ -99,26 +99,26 @@ def inputs_of(case: Case, module: Module, settings: Settings, snapshot: Snapshot
 def _judged_pair(case: Case, settings: Settings, tell: Told) -> TriagedModule:
     before, after = map(load, case.files)
     inputs = inputs_of(case, before, settings)
-    found = diff(before, after, inputs, budget=settings.search_seconds, **settings.options)
-    return _judged_diff(_blank(case, settings), found, inputs, settings, tell)
+    difference = diff(before, after, inputs, budget=settings.search_seconds, **settings.options)
+    return _judged_diff(_blank(case, settings), difference, inputs, settings, tell)
 
 
 def _judged_diff(
-    blank: TriagedModule, found: Diff, inputs: list[list[Value]], settings: Settings, tell: Told
+    blank: TriagedModule, difference: Diff, inputs: list[list[Value]], settings: Settings, tell: Told
 ) -> TriagedModule:
     """What a diff says, and the policy that explains it."""
     result = attrs.evolve(
         blank,
-        outcome=found.verdict,
-        blamed=blamed_by_diff(found),
-        instruction_count=found.after.instruction_count,
-        notes=(*blank.notes, *found.notes),
-        **_differences(found.outputs),
+        outcome=difference.verdict,
+        blamed=blamed_by_diff(difference),
+        instruction_count=difference.after.instruction_count,
+        notes=(*blank.notes, *difference.notes),
+        **_differences(difference.outputs),
     )
-    if found.verdict != "differ":
+    if difference.verdict != "differ":
         return result
     tell(result)
-    return attrs.evolve(result, explained=explained_pair(found, inputs, settings))
+    return attrs.evolve(result, explained=explained_pair(difference, inputs, settings))
 
 
 def stages_to_blame(case: Case, settings: Settings) -> tuple[str, Any, Sequence[Any]]:
