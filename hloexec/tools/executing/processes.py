@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,6 +21,7 @@ _SHELL_SIGNAL = 128
 """What shells, and programs that pass on how another ended, add to the number of a signal."""
 _FIRST_STATUS = 0xC0000000
 """Windows has no signals: a program that crashes exits with a code from here on, which says why."""
+_GUARD = "import os, sys\nwhile os.read(0, 1): pass\ngetattr(os, 'killpg', os.kill)(int(sys.argv[1]), 9)"
 
 
 @frozen
@@ -70,12 +72,13 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     *,
     is_tied: bool = False,
+    is_guarded: bool = False,
 ) -> Ended:
     """Run a command without a shell, for so many seconds at most; it ends early, too, once `stop` is set.
 
     What it prints goes to a file. All processes that it has started end with it, where the system has groups of them
     (Windows has none). One that is tied has a pipe as its standard input, which closes when this process ends, however
-    that happens. Raises InputError if it cannot run.
+    that happens; one that is guarded is ended then by another process. Raises InputError if it cannot run.
     """
     stdin = subprocess.PIPE if is_tied else subprocess.DEVNULL
     with printed.open("wb") as output:
@@ -86,12 +89,24 @@ def run_command(
         except OSError as error:
             raise InputError(f"command: cannot run {words[0]!r}: {error.strerror or error}") from error
         try:
-            code = _waited(process, timeout, stop)
+            with _guarded(process.pid) if is_guarded else nullcontext():
+                code = _waited(process, timeout, stop)
         finally:
             _kill(process)
     with printed.open("rb") as stream:
         stream.seek(max(0, printed.stat().st_size - _MOST_OUTPUT))
         return Ended(code, stream.read().decode("utf-8", "replace"))
+
+
+@contextmanager
+def _guarded(pid: int) -> Iterator[None]:
+    """A process that ends another, and what that has started, when its standard input closes, as this one ends."""
+    words = [sys.executable, "-I", "-S", "-c", _GUARD, str(pid)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as guard:
+        try:
+            yield
+        finally:
+            guard.kill()
 
 
 def _waited(process: subprocess.Popen[Any], timeout: float, stop: Event | None) -> int | None:

@@ -7,9 +7,9 @@ made again if that is possible; else the run ends with a sentence, and what has 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hloexec.core.structs import define
 from hloexec.core.wording import argument, first_line
@@ -32,63 +32,105 @@ class _Handed:
     """An item that is out, or about to be."""
 
     number: int
+    item: Any
     deaths: int = 0
 
 
 def run_tasks(
-    items: Iterable[_Item], task_of: Callable[[_Item], Task], engine: Engine
-) -> Iterator[tuple[_Item, Reply | HloError]]:
+    items: Iterable[_Item], task_of: Callable[[_Item], Task], engine: Engine, *, in_order: bool = False
+) -> Generator[tuple[_Item, Reply | HloError], None, None]:
     """What comes of the task of each item, as it comes; the error of an item whose task cannot be made.
 
-    When the iterator is closed or an exception is raised, tasks that wait are cancelled, and those that run end as far
-    as the engine can end them. Raises UnsupportedError where workers are not what this process is (see
-    `tasks.identity`), and ResourceError where the engine is lost.
+    `in_order` gives it in the order of the items, of which no more are taken ahead than there are workers: whoever
+    closes the iterator early has had few tasks begun in vain. When it is closed or an exception is raised, tasks that
+    wait are cancelled, and those that run end as far as the engine can end them. Raises UnsupportedError where workers
+    are not what this process is (see `tasks.identity`), and ResourceError where the engine is lost.
     """
-    every = list(items)
-    left = deque(_Handed(number) for number in range(len(every)))
-    out: dict[Future[bytes], _Handed] = {}
-    renewals = 0
+    run = _Run(items, task_of, engine, 1 if in_order else _AHEAD)
+    following = 0
     try:
-        while left or out:
-            while left and len(out) < _AHEAD * engine.workers:
-                handed = left.popleft()
-                try:
-                    data = packed(task_of(every[handed.number]), engine.way)
-                except HloError as error:
-                    yield every[handed.number], error
-                    continue
-                try:
-                    out[engine.submit(data)] = handed
-                except Exception as error:
-                    left.appendleft(handed)
-                    renewals = _renewed(engine, error, renewals)
-            done, _ = wait(out, return_when=FIRST_COMPLETED)
-            for future in done:
-                handed = out.pop(future)
-                failure = CancelledError() if future.cancelled() else future.exception()
-                if failure is None:
-                    renewals = 0
-                    yield every[handed.number], _reply(future.result())
-                elif _is_of_engine(failure, engine):
-                    left.appendleft(handed)
-                    left.extendleft(out.values())
-                    out.clear()
-                    renewals = _renewed(engine, failure, renewals)
-                    break
-                else:
-                    handed.deaths += 1
-                    if handed.deaths < _TRIES:
-                        left.append(handed)
-                    else:
-                        yield every[handed.number], Reply(Ended(1, _words(failure)), None, True, 0.0)
+        while run.hand_out():
+            while run.ready and (not in_order or following in run.ready):
+                yield run.ready.pop(following if in_order else next(iter(run.ready)))
+                following += 1
+            if run.out:
+                run.take_back()
     finally:
-        if out:
+        if run.out:
             engine.stop()
-        for future in out:
+        for future in run.out:
             future.cancel()
 
 
-def _reply(data: bytes) -> Reply:
+class _Run:
+    """Tasks that are out, and what came of others."""
+
+    def __init__(
+        self, items: Iterable[Any], task_of: Callable[[Any], Task], engine: Engine, tasks_per_worker: int
+    ) -> None:
+        self._fresh = (_Handed(number, item) for number, item in enumerate(items))
+        self._task_of = task_of
+        self._engine = engine
+        self._tasks_per_worker = tasks_per_worker
+        self._again: deque[_Handed] = deque()
+        self._renewals = 0
+        self.out: dict[Future[bytes], _Handed] = {}
+        self.ready: dict[int, tuple[Any, Reply | HloError]] = {}
+        """Items and what came of them, by their numbers."""
+
+    def hand_out(self) -> bool:
+        """Hand out as many tasks as may be out, lost ones at once; whether anything is out or ready."""
+        while self._again or len(self.out) + len(self.ready) < self._tasks_per_worker * self._engine.workers:
+            handed = self._again.popleft() if self._again else next(self._fresh, None)
+            if handed is None:
+                break
+            try:
+                data = packed(self._task_of(handed.item), self._engine.way)
+            except HloError as error:
+                self.ready[handed.number] = handed.item, error
+                continue
+            except MemoryError:
+                self.ready[handed.number] = handed.item, ResourceError("there is not enough memory")
+                continue
+            try:
+                self.out[self._engine.submit(data)] = handed
+            except Exception as error:
+                self._again.appendleft(handed)
+                self._renew(error)
+        return bool(self.out or self.ready)
+
+    def take_back(self) -> None:
+        """Wait for a task that is out, and keep what came of it, or what has to be handed out again."""
+        done, _ = wait(self.out, return_when=FIRST_COMPLETED)
+        future = min(done, key=_has_failed)
+        handed = self.out.pop(future)
+        failure = CancelledError() if future.cancelled() else future.exception()
+        if failure is None:
+            self._renewals = 0
+            self.ready[handed.number] = handed.item, _reply(future.result())
+        elif _is_of_engine(failure, self._engine):
+            self._again.extend([handed, *self.out.values()])
+            self.out.clear()
+            self._renew(failure)
+        elif handed.deaths + 1 < _TRIES:
+            handed.deaths += 1
+            self._again.append(handed)
+        else:
+            ended = Ended(1, _words(failure))
+            self.ready[handed.number] = handed.item, Reply(ended, None, True, 0.0, is_lost=True)
+
+    def _renew(self, error: BaseException) -> None:
+        """Make the executor again; ResourceError where that is not possible, or does not help."""
+        if self._renewals == _MOST_RENEWALS or not self._engine.renew():
+            raise ResourceError(f"{argument('executor')} {self._engine.name} is lost: {_words(error)}") from error
+        self._renewals += 1
+
+
+def _has_failed(future: Future[bytes]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
+def _reply(data: bytes) -> Reply | HloError:
     reply = unpacked(data)
     if isinstance(reply, str):
         raise UnsupportedError(f"{argument('executor')}: {reply}")
@@ -98,13 +140,6 @@ def _reply(data: bytes) -> Reply:
 def _is_of_engine(error: BaseException, engine: Engine) -> bool:
     """Whether an error is none of one task: no task fails in its worker, whatever its process does."""
     return isinstance(error, (BrokenExecutor, CancelledError)) or not engine.is_alive()
-
-
-def _renewed(engine: Engine, error: BaseException, renewals: int) -> int:
-    """Make the executor again; ResourceError where that is not possible, or does not help."""
-    if renewals == _MOST_RENEWALS or not engine.renew():
-        raise ResourceError(f"{argument('executor')} {engine.name} is lost: {_words(error)}") from error
-    return renewals + 1
 
 
 def _words(error: BaseException) -> str:

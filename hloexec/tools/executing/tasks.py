@@ -1,8 +1,8 @@
 """Tasks: what a worker does in a process of its own, which may crash, hang or run out of memory.
 
-A task is a function of hloexec, a request that JSON can hold, and the files that the request names. It travels as the
-bytes of a ZIP archive, and so does the answer: workers need hloexec and nothing else. Wherever the files lie there,
-what the function is told and what it answers have the paths that the request has.
+A task is a function of hloexec, a request that JSON can hold, and the files that the request names; or a command and
+the files that it is run on. It travels as the bytes of a ZIP archive, and so does the answer: workers need hloexec and
+nothing else. Wherever the files lie there, what the function is told and what it answers have the request's paths.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hloexec.core.files import open_atomically
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold, of_sequence
 from hloexec.core.wording import byte_text
-from hloexec.errors import HloWarning, InputError, OptimizationWarning, os_errors_named, warn
+from hloexec.errors import HloError, HloWarning, InputError, OptimizationWarning, os_errors_named, warn
 from hloexec.tools.executing.processes import Ended, run_command
 
 Json: TypeAlias = "dict[str, Any]"
@@ -42,7 +42,9 @@ Tell: TypeAlias = "Callable[[Mapping[str, Any]], None]"
 _COMMAND = "from hloexec.tools.executing.tasks import work; work()"
 _STARTING_SECONDS = 10.0
 """What the start of a process may take besides, on a busy machine; the process itself counts the time from then on."""
-_TASK, _ANSWER, _FILES, _MADE = "task.json", "answer.json", "files", "made"
+_TASK, _ANSWER, _FILES, _CONTENTS, _MADE = "task.json", "answer.json", "files", "contents", "made"
+PLACE = "{}"
+"""What stands in a command for the folder of its files."""
 _NO_ANSWER: Json = {"answer": None, "is_partial": True, "warnings": []}
 MOST_CARRIED = 256 << 20
 """Bytes of files that a task carries at most."""
@@ -60,7 +62,14 @@ class Task:
     seconds: float
     """What it may take."""
     memory: int
-    """Bytes that it may take."""
+    """Bytes that it may take; -1 for as many as there are."""
+    words: tuple[str, ...] = ()
+    """A command in place of the function, in the worker's working folder and without a limit of memory. `{}` in a word
+    stands for the folder of `contents`."""
+    contents: Mapping[str, bytes] = attrs.field(factory=dict)
+    """What is in the files that a command is run on, by their names."""
+    variables: Mapping[str, str] = attrs.field(factory=dict)
+    """Of the function's environment."""
 
 
 @define(eq=False)
@@ -78,6 +87,8 @@ class Reply:
     """The files that the function has made, by their names."""
     warnings: Sequence[tuple[str, bool]] = ()
     """What the function has warned of, if it came to its end, and whether that is an optimization that failed."""
+    is_lost: bool = False
+    """Whether it was the worker that ended, each time."""
 
     def failure(self, seconds: float) -> str:
         """What kept the function from its end, in words, where it might take so many seconds."""
@@ -107,7 +118,7 @@ def packed(task: Task, way: str) -> bytes:
 
     `way` says how it comes to files: `here` where worker and caller share a working folder, `shared` where they see the
     same files by their absolute paths, `carried` where the task has to bring them. Raises InputError where they cannot
-    be read, or are too large to be carried.
+    be read, or all is too large to be carried.
     """
     folders = _folders(task.files)
     record: Json = {
@@ -119,15 +130,19 @@ def packed(task: Task, way: str) -> bytes:
         "files": task.files,
         "way": way,
         "working_folder": os.getcwd() if way == "shared" else None,
+        "words": task.words,
+        "variables": task.variables,
     }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr(_TASK, json.dumps(plain(record)))
         if way == "carried":
-            _require_portable(task.files)
+            _require_portable(task)
             for path in task.files:
                 with os_errors_named(f"read {path!r}"):
                     archive.write(path, f"{folders[_folder_of(path)]}/{os.path.basename(path)}")
+        for name, data in task.contents.items():
+            archive.writestr(f"{_CONTENTS}/{name}", data, zipfile.ZIP_STORED)
     return buffer.getvalue()
 
 
@@ -145,23 +160,27 @@ def _folders(files: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _require_portable(paths: Sequence[str]) -> None:
-    with os_errors_named(f"read {paths[0]!r}" if paths else "read files"):
-        size = sum(os.stat(path).st_size for path in paths)
+def _require_portable(task: Task) -> None:
+    name = [*task.files, *task.contents, ""][0]
+    with os_errors_named(f"read {name!r}"):
+        size = sum(os.stat(path).st_size for path in task.files) + sum(map(len, task.contents.values()))
     if size > MOST_CARRIED:
+        hint = "; say that workers see the same files (shared), or leave it out" if task.files else ""
         raise InputError(
-            f"{paths[0]!r} and what belongs to it have {byte_text(size)}, and a task carries {byte_text(MOST_CARRIED)} "
-            "at most; say that workers see the same files (shared), or leave it out"
+            f"{name!r} and what belongs to it have {byte_text(size)}, and a task carries {byte_text(MOST_CARRIED)} "
+            f"at most{hint}"
         )
 
 
-def unpacked(data: bytes) -> Reply | str:
-    """What `answer` gave; a sentence where the worker has refused the task."""
+def unpacked(data: bytes) -> Reply | HloError | str:
+    """What `answer` gave; an error where a command cannot run, a sentence where the worker has refused the task."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         record = json.loads(archive.read(_ANSWER))
         made = {name.removeprefix(f"{_MADE}/"): archive.read(name) for name in archive.namelist() if name != _ANSWER}
     if record["refused"]:
         return str(record["refused"])
+    if "error" in record:
+        return InputError(record["error"])
     ended = Ended(record["code"], record["output"])
     return Reply(ended, record["answer"], record["is_partial"], record["seconds"], made, record["warnings"])
 
@@ -180,7 +199,11 @@ def answer(data: bytes, stop: Event | None = None) -> bytes:
         refused = difference(task["identity"])
         if refused:
             return _packed_answer({"refused": refused}, folder)
-        ended = _ended(folder, task["seconds"], stop)
+        try:
+            ended = _ended(folder, task, stop)
+        except InputError as error:
+            where = "" if task["way"] == "here" else f"; that is {_machine()}"
+            return _packed_answer({"refused": "", "error": f"{error}{where}"}, folder)
         written = folder / _ANSWER
         record = json.loads(written.read_bytes()) if written.exists() else _NO_ANSWER
         record = _renamed(record, [(str(place), original) for original, place in _places(task, folder)])
@@ -198,10 +221,15 @@ def _packed_answer(record: Json, folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _ended(folder: Path, seconds: float, stop: Event | None) -> Ended:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder)}
+def _ended(folder: Path, task: Json, stop: Event | None) -> Ended:
+    printed, seconds = folder / "printed.txt", task["seconds"]
+    if task["words"]:
+        words = [word.replace(PLACE, os.fspath(folder / _CONTENTS)) for word in task["words"]]
+        return run_command(words, printed, seconds, stop, is_guarded=task["way"] != "here")
+    environment = {**os.environ, **task["variables"]}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder)}
     words = [sys.executable, "-c", _COMMAND, os.fspath(folder)]
-    ended = run_command(words, folder / "printed.txt", seconds + _STARTING_SECONDS, stop, environment, is_tied=True)
+    ended = run_command(words, printed, seconds + _STARTING_SECONDS, stop, environment, is_tied=True)
     if hasattr(signal, "SIGALRM") and ended.code == -signal.SIGALRM:
         return Ended(None, ended.output)
     return ended
@@ -346,9 +374,7 @@ def difference(expected: Mapping[str, str]) -> str:
     for name, value in expected.items():
         if ours.get(name) == value:
             continue
-        import platform
-
-        where = f"a worker on {platform.node() or 'another machine'}"
+        where = _machine()
         if name == "rounding":
             return (
                 f"{where} rounds products or functions otherwise than this process, as other processors and builds of "
@@ -356,6 +382,12 @@ def difference(expected: Mapping[str, str]) -> str:
             )
         return f"{where} has {name} {ours.get(name)}, and this process {value}: install the same on both"
     return ""
+
+
+def _machine() -> str:
+    import platform
+
+    return f"a worker on {platform.node() or 'another machine'}"
 
 
 # JSON
