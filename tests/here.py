@@ -15,7 +15,7 @@ from hloexec.core.ir import Module
 from hloexec.core.values import Array
 from hloexec.language.interop import xla_cpu
 from hloexec.tools.executing import tasks
-from hloexec.tools.executing.processes import Ended
+from hloexec.tools.executing.processes import Ended, run_command
 
 
 @contextmanager
@@ -23,13 +23,17 @@ def triaging_here() -> Iterator[None]:
     """`triage` judges and minifies one case after the other, with as much memory as there is."""
     lock = Lock()
 
-    def run_command(words: Sequence[str], _: Path, __: float, stop: Event, ___: object, **____: object) -> Ended:
+    def run_command_or_work(
+        words: Sequence[str], printed: Path, seconds: float, stop: Event, environment: object = None, **named: bool
+    ) -> Ended:
+        if environment is None:
+            return run_command(words, printed, seconds, stop, **named)
         with lock:
             if not stop.is_set():
                 tasks.work(Path(words[-1]))
         return Ended(0, "")
 
-    with mock.patch.multiple(tasks, run_command=run_command, limit=lambda *_: None):
+    with mock.patch.multiple(tasks, run_command=run_command_or_work, limit=lambda *_: None):
         yield
 
 

@@ -74,8 +74,10 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
 
 
-def executor_options(units: str, *, is_always: bool = True) -> Callable[[_Function], _Function]:
-    """Add --executor, --jobs and --shared: what carries out the work on each of so many units.
+def executor_options(
+    units: str, *, is_always: bool = True, may_share: bool = True
+) -> Callable[[_Function], _Function]:
+    """Add --executor, --jobs and, where tasks name files, --shared: what carries out the work on each of so many units.
 
     Unless that is always done by processes of their own, it is where one of the first two is given.
     """
@@ -84,7 +86,7 @@ def executor_options(units: str, *, is_always: bool = True) -> Callable[[_Functi
         "What runs them: processes:N of this machine, dask:ADDRESS, mpi (the ranks of mpiexec), or MODULE:FUNCTION, "
         f"which returns a concurrent.futures.Executor.  [default: {'processes:1' if is_always else 'this process'}]"
     )
-    options = (
+    options = [
         click.option("--executor", metavar="SPEC", help=executor),
         click.option(
             "--jobs",
@@ -93,8 +95,8 @@ def executor_options(units: str, *, is_always: bool = True) -> Callable[[_Functi
             show_default=is_always,
             help=f"So many {units} at once on this machine: --executor processes:N.",
         ),
-        click.option("--shared", is_flag=True, help=shared),
-    )
+        *([click.option("--shared", is_flag=True, help=shared)] if may_share else []),
+    ]
 
     def with_options(function: _Function) -> _Function:
         return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), function)

@@ -17,6 +17,7 @@ from evaluation.minifying import crashing
 from evaluation.minifying.crashing import has_pattern
 from hloexec.engine.exec.observers import Stage
 from hloexec.engine.options import Options
+from hloexec.tools.executing.engines import opened_engine
 from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.case import Case, counted
 from hloexec.tools.minifying.checking import Check
@@ -344,8 +345,9 @@ def test_a_module_that_is_too_large_to_run_is_minified_by_a_check(
 )
 def test_hangs_crashes_and_failures_are_told_apart(command: str, outcome: str) -> None:
     module = hloexec.parse("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT a = f32[4] sine(x) }\n")
-    check = Check(command, timeout=0.3 if outcome == "hang" else 60.0)
-    assert check.run(Case(module, None)).outcome == outcome
+    with opened_engine(None) as engine:
+        check = Check(command, engine, timeout=0.3 if outcome == "hang" else 60.0)
+        assert check.run(Case(module, None)).outcome == outcome
 
 
 def test_a_command_is_not_given_to_a_shell(tmp_path: Path) -> None:

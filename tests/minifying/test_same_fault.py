@@ -213,7 +213,7 @@ def test_the_last_step_that_keeps_what_is_to_blame_is_x() -> None:
         asked.append(case.module.name)
         return case.module.name < "two5"
 
-    search = Search(cases[0], Everything(), 1, None, Stages(()))  # type: ignore[arg-type]
+    search = Search(cases[0], Everything(), None, Stages(()))  # type: ignore[arg-type]
     for case in cases[1:]:
         assert search.any([case])
     assert not search.confirm(is_kept) and search.best is cases[4]

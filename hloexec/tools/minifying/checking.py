@@ -1,34 +1,41 @@
 """Whether a module still shows the failure, judged by a command of the user's that may crash or hang.
 
-The command is run without a shell on a file of its own, and what came of it is told apart: an exit code, the signal
-that ended it, or that it did not end in time.
+The command is run without a shell on a file of its own, by whatever worker there is, and what came of it is told apart:
+an exit code, the signal that ended it, or that it did not end in time.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import closing, suppress
 from pathlib import Path
-from threading import Event
+from typing import TypeVar
 
 import attrs
 
 from hloexec.core.structs import define
 from hloexec.core.values import Value
 from hloexec.core.wording import argument
-from hloexec.errors import HloError, InputError
+from hloexec.errors import HloError, InputError, ResourceError
 from hloexec.language import literals
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
-from hloexec.tools.executing.processes import Ended, run_command, signal_name
+from hloexec.tools.executing.engines import Engine
+from hloexec.tools.executing.processes import Ended, signal_name
+from hloexec.tools.executing.running import run_tasks
+from hloexec.tools.executing.tasks import PLACE, Reply, Task
 from hloexec.tools.minifying.case import Case
+
+_Key = TypeVar("_Key")
 
 OUTCOMES = ("pass", "fail", "crash", "hang")
 """What a check may have to do so that the module shows the failure: exit with 0, or with another code, be ended by a
 signal, or not end in time."""
-_PLACE = "{}"
+_MODULE = "module.hlo"
 
 
 @define(eq=False)
@@ -40,6 +47,7 @@ class Check:
     """
 
     command: str
+    engine: Engine
     outcome: str = "pass"
     says: str = ""
     """A text that must be in what it prints."""
@@ -59,11 +67,11 @@ class Check:
             raise InputError(f"command {self.command!r} cannot be split into words: {error}") from error
 
     def require_runnable(self) -> None:
-        """InputError where there is nothing to run."""
+        """InputError where there is nothing to run; whether other machines have a program shows when it is run."""
         words = self.argv
         if not words:
             raise InputError(f"{argument('command')} is empty; give what is to be run on each module")
-        if shutil.which(words[0]) is None:
+        if self.engine.way == "here" and shutil.which(words[0]) is None:
             raise InputError(f"{argument('command')} names {words[0]!r}, but there is no such program")
 
     def begin(self, case: Case) -> None:
@@ -92,9 +100,18 @@ class Check:
             raise InputError(f"the command ends likewise on a module that only hands on its parameter{more}")
 
     def holds(self, case: Case) -> bool:
-        return self.shows(self.run(case))
+        return any(shows for _, shows in self.judged([(None, case)]))
 
-    def shows(self, ended: Ended) -> bool:
+    def judged(self, cases: Iterable[tuple[_Key, Case]]) -> Generator[tuple[_Key, bool], None, None]:
+        """Whether each of the cases, which have keys, shows the failure, in their order.
+
+        Several run at once; those that have begun when the iterator is closed are not counted.
+        """
+        with closing(run_tasks(cases, lambda item: self._task(item[1]), self.engine, in_order=True)) as replies:
+            for (key, _), reply in replies:
+                yield key, isinstance(reply, Reply) and not reply.is_lost and self._shows(reply.ended)
+
+    def _shows(self, ended: Ended) -> bool:
         """Whether a command that ended so shows the failure; it is counted."""
         self.counts[ended.outcome] = self.counts.get(ended.outcome, 0) + 1
         return ended.outcome == self.outcome and ended.signal == self._signal and self.says in ended.output
@@ -114,19 +131,28 @@ class Check:
     def words_on(self, path: str) -> list[str]:
         """The command on a module."""
         words = self.argv
-        if any(_PLACE in word for word in words):
-            return [word.replace(_PLACE, path) for word in words]
+        if any(PLACE in word for word in words):
+            return [word.replace(PLACE, path) for word in words]
         return [*words, path]
 
-    def run(self, case: Case, stop: Event | None = None) -> Ended:
-        """Run it on a module; it ends early, too, once `stop` is set."""
+    def run(self, case: Case) -> Ended:
+        """Run it on a module."""
+        ((_, reply),) = run_tasks([case], self._task, self.engine)
+        if isinstance(reply, HloError):
+            raise reply
+        if reply.is_lost:
+            raise ResourceError(f"a worker ended that ran the command: {reply.ended.output}")
+        return reply.ended
+
+    def _task(self, case: Case) -> Task:
+        contents = {_MODULE: format_module(case.module).encode()}
         with tempfile.TemporaryDirectory(prefix="hloexec-check-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder, "module.hlo")
-            path.write_bytes(format_module(case.module).encode())
             for name, row in input_files(case):
                 with suppress(HloError):
                     literals.save(Path(folder, name), tuple(row))
-            return run_command(self.words_on(str(path)), Path(folder, "output"), self.timeout, stop)
+                    contents[name] = Path(folder, name).read_bytes()
+        words = tuple(self.words_on(f"{PLACE}{os.sep}{_MODULE}"))
+        return Task("", {}, (), self.timeout, -1, words, contents)
 
 
 _TRIVIAL = "HloModule trivial\nENTRY main { ROOT x = f32[] parameter(0) }\n"

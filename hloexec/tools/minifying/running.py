@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +19,6 @@ from hloexec.core.arguments import (
     named_computation,
     require_choice,
     require_flags,
-    require_integer,
     require_module,
     require_number,
     require_text,
@@ -27,6 +27,7 @@ from hloexec.core.arguments import (
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module
 from hloexec.core.ir.editing import change_entry, map_instructions
 from hloexec.core.values import Inputs, Value
+from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.observers import Event, Observer, Stages
@@ -39,6 +40,7 @@ from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
+from hloexec.tools.executing.engines import Engine, engine_of
 from hloexec.tools.extraction import extract
 from hloexec.tools.minifying import opening, pairs, searching, simplifying
 from hloexec.tools.minifying.case import Case, counted
@@ -69,6 +71,7 @@ def minify(
     says: str = "",
     command_timeout: float = 60.0,
     jobs: int = 1,
+    executor: str | Executor | None = None,
     budget: float | None = None,
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
@@ -95,50 +98,48 @@ def minify(
     inputs and constants of zeros, ones or short numbers; common element types; no annotations. Every candidate is
     verified, and must show the failure.
 
-    `jobs` commands run at once; the result is the same for any number of them. `budget` seconds, or Ctrl-C, end the
-    search with the best that was found. `inputs`, `observers` and `options` are those of `run_devices`; without inputs,
-    they are random. Without SciPy, dimensions and devices stay as they are, which a warning says. Raises
-    InputError if the given module does not show the failure, and whatever `run_devices` raises.
+    `jobs` commands run at once, or as many as `executor` has workers; it is what `triage` takes. The result is the same
+    for any of them. On workers elsewhere the command must be there, too; modules and inputs are sent to them. `budget`
+    seconds, or Ctrl-C, end the search with the best that was found. `inputs`, `observers` and `options` are those of
+    `run_devices`; without inputs, they are random. Without SciPy, dimensions and devices stay as they are, which a
+    warning says. Raises InputError if the given module does not show the failure, and whatever `run_devices` raises.
     """
     start = time.perf_counter()
     require_module(module)
     resolved = resolve_options("minify", options)
     require_flags(nan=nan)
-    require_integer("jobs", jobs, 1)
     if budget is not None:
         require_number("budget", budget)
     watchers = listed("observers", observers, "observers")
     elided = resolved.elided if isinstance(resolved.elided, str) else "error"
     # Candidates say the rest themselves, or it is for one run.
     given = attrs.evolve(resolved, elided=elided, replicas=None, partitions=None, computation=None, statistics=None)
-    oracle: Oracle
-    comparing: Nan | Difference | None = None
-    if command is not None:
-        oracle = _checked(command, outcome, says, command_timeout)
     _require_one(command=command, expected=expected, against=against, nan=nan or None, differs_from=differs_from)
-    if command is None:
-        oracle = comparing = _compared(given, expected, against, differs_from)
-        if outcome != "pass" or says:
-            raise InputError("outcome and says are about a command; give command, too")
-    case = _first_case(module, inputs, differs_from, resolved, watchers, needs_values=oracle.needs_values)
-    oracle.begin(case)
-    given = _limited(given, case)
-    if comparing is not None:
-        comparing.options = given
-    if not find_spec("scipy"):
-        warn("dimensions and devices stay as they are: SciPy is not installed (pip install 'hloexec[shrink]')")
+    if command is None and (outcome != "pass" or says):
+        raise InputError("outcome and says are about a command; give command, too")
+    if command is None and executor is not None:
+        raise InputError(f"{argument('executor')} runs a command; give command, too")
     deadline = None if budget is None else start + budget
-    search = Search(case, oracle, jobs, deadline, Stages(watchers))
-    search.watch_ends(given)
-    is_complete = False
-    try:
-        _minify(search, given)
-        is_complete = True
-    except (KeyboardInterrupt, OutOfTime):
-        pass
-    finally:
-        search.close()
-    return _found(case, search, given, start, is_complete=is_complete)
+    with engine_of(executor, jobs, False) as engine:
+        oracle: Check | Nan | Difference
+        if command is not None:
+            oracle = _checked(command, engine, outcome, says, command_timeout)
+        else:
+            oracle = _compared(given, expected, against, differs_from)
+        case = _first_case(module, inputs, differs_from, resolved, watchers, needs_values=oracle.needs_values)
+        oracle.begin(case)
+        given = _limited(given, case)
+        if not isinstance(oracle, Check):
+            oracle.options = given
+        if not find_spec("scipy"):
+            warn("dimensions and devices stay as they are: SciPy is not installed (pip install 'hloexec[shrink]')")
+        search = Search(case, oracle, deadline, Stages(watchers))
+        search.watch_ends(given)
+        is_complete = False
+        with suppress(KeyboardInterrupt, OutOfTime):
+            _minify(search, given)
+            is_complete = True
+        return _found(case, search, given, start, is_complete=is_complete)
 
 
 def _require_one(**given: object) -> None:
@@ -148,12 +149,12 @@ def _require_one(**given: object) -> None:
         raise InputError(f"one of {', '.join(given)} must say what the failure is, but {many}")
 
 
-def _checked(command: object, outcome: object, says: object, timeout: Any) -> Check:
+def _checked(command: object, engine: Engine, outcome: object, says: object, timeout: Any) -> Check:
     require_text("command", command, "a command, a str")
     require_choice("outcome", outcome, OUTCOMES)
     require_text("says", says)
     require_number("command_timeout", timeout)
-    check = Check(str(command), str(outcome), str(says), float(timeout))
+    check = Check(str(command), engine, str(outcome), str(says), float(timeout))
     check.require_runnable()
     return check
 

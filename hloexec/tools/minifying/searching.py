@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
-from threading import Event
 from typing import TypeAlias, TypeVar
 
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, flat_shapes
@@ -29,11 +26,10 @@ from hloexec.engine.exec.observers import Stages
 from hloexec.engine.exec.running import run_with
 from hloexec.engine.options import DEFAULTS, Options
 from hloexec.engine.plan.schedule import after_dependencies
-from hloexec.errors import HloError, ResourceError
+from hloexec.errors import HloError, ResourceError, warn
 from hloexec.language.text import format as format_module
 from hloexec.language.verifier import verify
 from hloexec.ops.registry import Role, role_of, traits_of
-from hloexec.tools.executing.processes import Ended
 from hloexec.tools.minifying.case import (
     Case,
     Recorded,
@@ -59,14 +55,12 @@ class OutOfTime(BaseException):
 class Search:
     """The smallest case so far, and what has been tried."""
 
-    def __init__(self, case: Case, oracle: Oracle, jobs: int, deadline: float | None, stages: Stages) -> None:
+    def __init__(self, case: Case, oracle: Oracle, deadline: float | None, stages: Stages) -> None:
         self.best = case
         self.oracle = oracle
         self.tried = 0
         """How many cases were judged."""
         self.accepted = 0
-        self._pool = ThreadPoolExecutor(jobs) if jobs > 1 and isinstance(oracle, Check) else None
-        self._jobs = jobs
         self._deadline = deadline
         self._stages = stages
         self._end_options: Options | None = None
@@ -75,10 +69,6 @@ class Search:
         """What has been judged: those that hold became the best."""
         self._steps = [case]
         """The last case that was confirmed, and those that became the best after it."""
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
 
     def watch_ends(self, options: Options) -> None:
         """Leave out what does not end here where that matters, if the given module does: a command that runs a module
@@ -103,8 +93,8 @@ class Search:
 
     def first(self, candidates: Iterable[Candidate]) -> int | None:
         """The number of the first candidate that shows the failure, which becomes the best case."""
-        offered = enumerate(candidates)
-        return self._first_of_many(offered) if self._pool is not None else self._first_in_turn(offered)
+        cases = self._cases(candidates)
+        return self._first_of_many(cases, self.oracle) if isinstance(self.oracle, Check) else self._first_in_turn(cases)
 
     def any(self, candidates: Iterable[Candidate]) -> bool:
         """Whether one of them does."""
@@ -125,37 +115,42 @@ class Search:
         self._steps = [self.best]
         return is_confirmed
 
-    def _first_in_turn(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
-        for number, candidate in offered:
+    def _cases(self, candidates: Iterable[Candidate]) -> Iterator[tuple[int, Case]]:
+        """Those that are to be tried, with their numbers."""
+        for number, candidate in enumerate(candidates):
             case = self._made(candidate)
             if case is not None:
-                self.tried += 1
-                if self._holds(case):
-                    return self._accept(case, number)
+                yield number, case
+
+    def _first_in_turn(self, cases: Iterable[tuple[int, Case]]) -> int | None:
+        for number, case in cases:
+            self.tried += 1
+            if self._holds(case):
+                return self._accept(case, number)
         return None
 
-    def _first_of_many(self, offered: Iterable[tuple[int, Candidate]]) -> int | None:
+    def _first_of_many(self, cases: Iterable[tuple[int, Case]], check: Check) -> int | None:
         """Checks that were begun too early are not counted, so that the counts are those of one after the other."""
-        assert self._pool is not None and isinstance(self.oracle, Check)
-        running: deque[tuple[int, Case, Future[Ended]]] = deque()
-        stop, rest = Event(), iter(offered)
+        begun: dict[int, Case] = {}
+
+        def begin() -> Iterator[tuple[int, Case]]:
+            for number, case in cases:
+                begun[number] = case
+                yield number, case
+
         try:
-            while True:
-                while len(running) < self._jobs and (following := next(rest, None)) is not None:
-                    case = self._made(following[1])
-                    if case is not None:
-                        running.append((following[0], case, self._pool.submit(self.oracle.run, case, stop)))
-                if not running:
-                    return None
-                number, case, future = running.popleft()
-                self.tried += 1
-                if self._shows(self.oracle, future):
-                    return self._accept(case, number)
+            with closing(check.judged(begin())) as judged:
+                for number, shows in judged:
+                    self.tried += 1
+                    case = begun.pop(number)
+                    if shows:
+                        return self._accept(case, number)
+            return None
+        except HloError as error:
+            warn(f"the search ends early: {error}")
+            raise OutOfTime from error
         finally:
-            stop.set()
-            for _, case, future in running:
-                future.cancel()
-                self._known.discard(_key(case))
+            self._known.difference_update(map(_key, begun.values()))
 
     def _made(self, candidate: Candidate) -> Case | None:
         """A case that has not been tried yet, and is well-formed."""
@@ -180,13 +175,6 @@ class Search:
     def _holds(self, case: Case) -> bool:
         try:
             return self.oracle.holds(case)
-        except (HloError, MemoryError, RecursionError):
-            return False
-
-    @staticmethod
-    def _shows(check: Check, future: Future[Ended]) -> bool:
-        try:
-            return check.shows(future.result())
         except (HloError, MemoryError, RecursionError):
             return False
 

@@ -8,7 +8,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import file_argument, json_option, named_policy, printed_if_unwritable
+from hloexec.cli.options import executor_options, file_argument, json_option, named_policy, printed_if_unwritable
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import Given, run_options
 from hloexec.errors import InputError, ResourceError, UnsupportedError
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Stop --check after this time.",
 )
-@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Run so many checks at once.")
+@executor_options("checks", may_share=False)
 @click.option(
     "--budget",
     metavar="SECONDS",
@@ -88,6 +88,7 @@ def command(
     says: str,
     check_timeout: float,
     jobs: int,
+    executor: str | None,
     budget: float | None,
     folder: str | None,
     as_json: bool,
@@ -102,7 +103,7 @@ def command(
     if it does not; with 2 if the given module does not show it.
     """
     _require_one(check, nan, differs_from, against, expected)
-    _require_check(check, outcome, says, jobs, check_timeout)
+    _require_check(check, outcome, says, jobs, executor, check_timeout)
     import hloexec
     from hloexec.cli.reports import ProgressBar
     from hloexec.core.files import require_new_folder
@@ -117,7 +118,13 @@ def command(
     failure["differs_from"] = None if differs_from is None else _other(differs_from)
     failure["expected"] = None if expected is None else _expected(module, expected)
     if check is not None:
-        failure |= {"outcome": outcome, "says": says, "command_timeout": check_timeout, "jobs": jobs}
+        failure |= {
+            "outcome": outcome,
+            "says": says,
+            "command_timeout": check_timeout,
+            "jobs": jobs,
+            "executor": executor,
+        }
     with ProgressBar() as progress:
         minified = minify(module, inputs, budget=budget, observers=[progress], **failure, **options)
     text = hloexec.format(minified.module)
@@ -141,13 +148,14 @@ def _require_one(check: str | None, nan: bool, *files: str | None) -> None:
         raise click.UsageError(f"say what the failure is: give one of {', '.join(names)}{many}")
 
 
-def _require_check(check: str | None, outcome: str, says: str, jobs: int, timeout: float) -> None:
+def _require_check(check: str | None, outcome: str, says: str, jobs: int, executor: str | None, timeout: float) -> None:
     if check is not None:
         return
     for name, is_given in (
         ("--outcome", outcome != "pass"),
         ("--says", bool(says)),
         ("--jobs", jobs != 1),
+        ("--executor", executor is not None),
         ("--check-timeout", timeout != 60.0),
     ):
         if is_given:
