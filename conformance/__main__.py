@@ -89,10 +89,16 @@ def main(
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
 @click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds for each step of each file.")
-def corpus(folder: str, seed: int, timeout: float) -> None:
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Here: --executor processes:N.")
+@click.option(
+    "--executor", metavar="SPEC", help="What runs them, as of `hloexec triage`; it needs this package and JAX."
+)
+def corpus(folder: str, seed: int, timeout: float, workers: int, executor: str | None) -> None:
     """Parse and run every HLO file of FOLDER with XLA and hloexec, on the same random inputs, and compare."""
     from conformance.corpus import examine, files_of
     from conformance.summary import show_corpus
+    from hloexec.errors import HloError
+    from hloexec.tools.executing.engines import engine_of
 
     files = files_of(Path(folder))
     if not files:
@@ -100,10 +106,14 @@ def corpus(folder: str, seed: int, timeout: float) -> None:
     reports = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("files", total=len(files))
-        for report in examine(files, seed, timeout):
-            reports.append(report)
-            bar.advance(task)
-    show_corpus(_console(), reports, Path(folder))
+        try:
+            with engine_of(executor, workers, False) as engine:
+                for report in examine(files, engine, seed, timeout):
+                    reports.append(report)
+                    bar.advance(task)
+        except HloError as error:
+            raise click.ClickException(str(error)) from error
+    show_corpus(_console(), sorted(reports, key=lambda report: report.path), Path(folder))
     raise SystemExit(any(report.failures or not report.agrees for report in reports))
 
 

@@ -6,7 +6,8 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,13 @@ import numpy as np
 
 from conformance.cell import Array
 from conformance.worker import Worker, XlaRefused
+from hloexec.tools.executing.chunks import answer_each, run_chunks
+from hloexec.tools.executing.engines import Engine
+from hloexec.tools.executing.tasks import Json, Reply, Task, Tell
 
 _SUFFIXES = (".hlo", ".txt", ".hlo.gz", ".txt.gz")
+_CHUNK = 32
+"""Files that share processes, which take seconds to start."""
 
 
 @attrs.define
@@ -137,20 +143,36 @@ _TASKS = {
 }
 
 
-def examine(paths: Sequence[Path], seed: int = 0, timeout: float = 120.0) -> Iterator[FileReport]:
+def examine(paths: Sequence[Path], engine: Engine, seed: int = 0, timeout: float = 120.0) -> Iterator[FileReport]:
     """One report per file, as they come."""
-    hlo_worker, xla_worker = Worker(timeout, _serve), Worker(timeout, _serve)
-    try:
-        for path in paths:
-            yield _examined(path, hlo_worker, xla_worker, seed)
-    finally:
-        hlo_worker.close()
-        xla_worker.close()
+    size = max(1, min(_CHUNK, len(paths) // engine.workers))
+    chunks = [paths[start : start + size] for start in range(0, len(paths), size)]
+
+    def task_of(chunk: Sequence[Path]) -> Task:
+        texts = [(path.name, _text(path)) for path in chunk]
+        seconds = len(_TASKS) * timeout * len(chunk)
+        return Task(f"{__name__}:examine_chunk", {"texts": texts, "seed": seed, "timeout": timeout}, (), seconds, -1)
+
+    for path, answer in run_chunks(chunks, task_of, engine):
+        if isinstance(answer, Reply):
+            yield FileReport(path, {"examination": answer.failure(len(_TASKS) * timeout)})
+        else:
+            figures = {name: float(answer[name]) for name in ("worst_steps", "worst")}
+            yield FileReport(**{**answer, **figures, "path": path})
 
 
-def _examined(path: Path, hlo_worker: Worker, xla_worker: Worker, seed: int) -> FileReport:
+def examine_chunk(request: Mapping[str, Any], tell: Tell, _: Path) -> Json:
+    """Examine the files of a task, in its process and two more."""
+    with closing(Worker(request["timeout"], _serve)) as ours, closing(Worker(request["timeout"], _serve)) as xla:
+
+        def examined(named: tuple[str, str]) -> Json:
+            return attrs.asdict(_examined(Path(named[0]), named[1], ours, xla, request["seed"]))
+
+        return answer_each(examined, request["texts"], tell)
+
+
+def _examined(path: Path, text: str, hlo_worker: Worker, xla_worker: Worker, seed: int) -> FileReport:
     report = FileReport(path)
-    text = _text(path)
 
     def attempt(worker: Worker, what: str, *arguments: Any) -> Any:
         try:

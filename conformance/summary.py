@@ -96,7 +96,7 @@ stand for, bitcasts transposes and reshapes. Transformer Engine's fused attentio
 products, a softmax and their gradients (`conformance/attention.py`): without bias, dropout, sliding window or extra
 key, with queries, keys and values in arrays of their own, with a causal mask or none. It refuses any other call.
 `python -m conformance corpus FOLDER` compares hloexec with XLA:CPU on the equivalent, and so do the tests of shrunken
-modules.
+modules. `--executor` runs that on any workers.
 """
 _RECORDINGS = """## What GPUs compute
 

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from evaluation.processes import Record
+from hloexec.cli.options import executor_options
 
 _Case = TypeVar("_Case")
 
 ONLY = click.option("--only", default="", metavar="SUBSTRING", help="Cases whose name contains it.")
 LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, spread evenly.")
-JOBS = click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="So many processes at once.")
+EXECUTOR = executor_options("processes", may_share=False)
 JSON = click.option(
     "--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="Write a line of JSON for each case."
 )

@@ -2,76 +2,51 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from queue import Queue
-from subprocess import PIPE, Popen
-from tempfile import TemporaryFile
-from threading import Timer
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+from hloexec.tools.executing.chunks import answer_each, run_chunks
+from hloexec.tools.executing.engines import engine_of
+from hloexec.tools.executing.tasks import Reply, Task, Tell
 
 ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 """What must be set before JAX is imported: some programs are for eight devices."""
 Record = dict[str, Any]
 
 
-def answer(measured: Callable[[str], Record], names: Sequence[str]) -> None:
-    """What such a process does: it prints a line of JSON for each of its cases."""
-    warnings.simplefilter("ignore")
-    for name in names:
-        print(json.dumps({"name": name, **measured(name)}), flush=True)
-
-
 def measure_apart(
-    command: Sequence[str],
+    function: str,
     chunks: Sequence[Sequence[str]],
     *,
     seconds: float,
     jobs: int = 1,
+    executor: str | None = None,
     variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """What `python -m COMMAND… NAME…` answers for each case, as it comes; the cases of a chunk share a process.
+    """What `MODULE:FUNCTION` answers for each case and the arguments, chunk by chunk; a chunk shares a process.
 
-    Each may take so many seconds by the clock. The record of one that the process dies of has its `failure`.
+    Each case may take so many seconds by the clock. The record of one that the process dies of has its `failure`.
     """
-    environment = {**os.environ, **ENVIRONMENT, **(variables or {}), "PYTHONPATH": os.pathsep.join(sys.path)}
-    records: Queue[Record] = Queue()
 
-    def measure(chunk: Sequence[str]) -> None:
-        for record in _answers([sys.executable, "-m", *command], list(chunk), seconds, environment):
-            records.put(record)
+    def task_of(names: Sequence[str]) -> Task:
+        request = {"function": function, "names": names, "arguments": arguments}
+        environment = ENVIRONMENT | dict(variables or {})
+        return Task(f"{__name__}:measure_chunk", request, (), seconds * len(names), -1, variables=environment)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for chunk in chunks:
-            pool.submit(measure, chunk)
-        for _ in range(sum(map(len, chunks))):
-            yield records.get()
+    with engine_of(executor, jobs, False) as engine:
+        for name, answer in run_chunks(chunks, task_of, engine):
+            if isinstance(answer, Reply):
+                answer = {"failure": answer.failure(seconds)[:500]}
+            yield {"name": name, **answer}
 
 
-def _answers(
-    command: Sequence[str], left: Sequence[str], seconds: float, environment: Mapping[str, str]
-) -> Iterator[Record]:
-    """The same of one chunk: where a process dies, another goes on with the next case."""
-    while left:
-        with (
-            TemporaryFile() as complaints,
-            Popen([*command, *left], stdout=PIPE, stderr=complaints, text=True, env=environment) as process,
-        ):
-            assert process.stdout is not None
-            watch = Timer(seconds * len(left), process.kill)
-            watch.start()
-            for line in process.stdout:
-                if line.startswith("{") and line.endswith("}\n"):
-                    yield json.loads(line)
-                    left = left[1:]
-            process.wait()
-            watch.cancel()
-            complaints.seek(0)
-            reason = complaints.read().decode(errors="replace").strip().splitlines()[-1:]
-        if left:
-            name, *left = left
-            yield {"name": name, "failure": f"its process ended with {process.returncode}: {''.join(reason)}"[:500]}
+def measure_chunk(request: Mapping[str, Any], tell: Tell, _: Path) -> Record:
+    """What such a process does."""
+    warnings.simplefilter("ignore")
+    module, _, name = request["function"].partition(":")
+    function = getattr(import_module(module), name)
+    return answer_each(lambda case: function(case, *request["arguments"]), request["names"], tell)

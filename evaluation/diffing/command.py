@@ -12,7 +12,7 @@ from statistics import median, quantiles
 
 import click
 
-from evaluation.options import JOBS, JSON, LIMIT, ONLY, half_option, share, taken
+from evaluation.options import EXECUTOR, JSON, LIMIT, ONLY, half_option, share, taken
 from evaluation.pairs.drawing import NUMBERS, TABLE, Pair, pairs, pairs_of_ordinary, pairs_of_table
 from evaluation.processes import Record, measure_apart
 from evaluation.programs import PROGRAMS
@@ -51,13 +51,12 @@ def chosen(
     return [pair for pair in found if pair in kept]
 
 
-def measure(wanted: Sequence[Pair], jobs: int = 1) -> Iterator[Record]:
+def measure(wanted: Sequence[Pair], jobs: int = 1, executor: str | None = None) -> Iterator[Record]:
     """What is found of each pair, as it comes; the pairs of a program share a process."""
     in_order = sorted(wanted, key=lambda pair: [*PROGRAMS, TABLE].index(pair.program))
     chunks = [[pair.name for pair in chunk] for _, chunk in groupby(in_order, lambda pair: pair.program)]
-    for record in measure_apart(
-        ["evaluation.diffing.measuring"], chunks, seconds=_SECONDS, jobs=jobs, variables=_MEMORY
-    ):
+    function = "evaluation.diffing.measuring:measured"
+    for record in measure_apart(function, chunks, seconds=_SECONDS, jobs=jobs, executor=executor, variables=_MEMORY):
         pair = Pair.of(record["name"])
         yield {"half": pair.half, "form": pair.form, "is_clean": pair.is_clean, **record}
 
@@ -140,7 +139,7 @@ def _range(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--faults", "which", flag_value="faults", help="Pairs with a fault only.")
 @click.option("--numbers", callback=_range, metavar="FIRST-LAST", help="Those of the drawn pairs; 0-9 by default.")
 @LIMIT
-@JOBS
+@EXECUTOR
 @JSON
 @click.option("--totals", is_flag=True, help="The summary only, without a line for each pair.")
 def diff(
@@ -149,6 +148,7 @@ def diff(
     which: str | None,
     numbers: range,
     limit: int | None,
+    executor: str | None,
     jobs: int,
     target: Path | None,
     totals: bool,
@@ -156,7 +156,7 @@ def diff(
     """How often `diff` names a planted fault first, and false alarms."""
     start = time.perf_counter()
     wanted = chosen(only, half, limit, clean=which != "faults", faults=which != "clean", numbers=numbers)
-    records = taken(measure(wanted, jobs), (lambda record: "") if totals else _line, target)
+    records = taken(measure(wanted, jobs, executor), (lambda record: "") if totals else _line, target)
     click.echo(f"\n{len(records)} pairs in {time.perf_counter() - start:.0f} s")
     click.echo("\n".join(_summary(records)))
     missed = [record for record in records if _is_counted(record) and not _is_right(record)]

@@ -8,10 +8,10 @@ import json
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from threading import Timer
 
@@ -20,7 +20,7 @@ import attrs
 import hloexec
 from evaluation.diffing.judging import judge
 from evaluation.pairs.drawing import Drawn, Pair, draw
-from evaluation.processes import Record, answer
+from evaluation.processes import Record
 from hloexec.core.ir import Module
 
 LIMIT_SECONDS = 60
@@ -33,8 +33,10 @@ _LEAST_BYTES = 2**20
 """What a run is taken to need at least."""
 
 
-def measured(pair: Pair) -> Record:
+def measured(name: str) -> Record:
     """What `diff` says of a pair, and what it costs."""
+    _import_all()
+    pair = Pair.of(name)
     start = time.perf_counter()
     try:
         drawn = draw(pair)
@@ -140,13 +142,8 @@ def _in_a_child(work: Callable[[], Record]) -> Record:
     return found
 
 
-def main() -> None:
-    """Measure the pairs that the arguments name."""
+@cache
+def _import_all() -> None:
+    """Import what is only imported when needed."""
     small = "HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] add(x, x) }\n"
-    # That imports what is only imported when needed.
     hloexec.diff(hloexec.parse(small), hloexec.parse(small.replace("add", "multiply")))
-    answer(lambda name: measured(Pair.of(name)), sys.argv[1:])
-
-
-if __name__ == "__main__":
-    main()

@@ -10,10 +10,10 @@ import click
 
 from evaluation.fuzzing.corpus import corpus
 from evaluation.fuzzing.measuring import mutant_of
-from evaluation.options import JOBS
+from evaluation.options import EXECUTOR
 from evaluation.processes import measure_apart
 
-_CHUNK = 2000
+_CHUNK = 500
 _SECONDS = 400
 """Of one mutant, which ends itself before."""
 _SHOWN = 3
@@ -25,8 +25,8 @@ _SHOWN = 3
 @click.argument("last", type=click.IntRange(0))
 @click.option("--corpus", "folders", multiple=True, metavar="FOLDER", help="A folder of further .hlo texts.")
 @click.option("--show", is_flag=True, help="Print the mutants of the seeds instead.")
-@JOBS
-def mutants(first: int, last: int, folders: tuple[str, ...], show: bool, jobs: int) -> None:
+@EXECUTOR
+def mutants(first: int, last: int, folders: tuple[str, ...], show: bool, executor: str | None, jobs: int) -> None:
     """How far mutants of modules go, and where hloexec fails.
 
     They are those of the seeds from FIRST up to LAST. All that is neither a result nor an HloError is a failure.
@@ -37,12 +37,18 @@ def mutants(first: int, last: int, folders: tuple[str, ...], show: bool, jobs: i
         for seed in range(first, last):
             click.echo(mutant_of(seed, texts))
         return
-    command = ["evaluation.fuzzing.measuring", *map(str, paths)]
     seeds = [str(seed) for seed in range(first, last)]
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    for record in measure_apart(command, chunks, seconds=_SECONDS, jobs=jobs):
+    for record in measure_apart(
+        "evaluation.fuzzing.measuring:measured",
+        chunks,
+        seconds=_SECONDS,
+        jobs=jobs,
+        executor=executor,
+        arguments=[*map(str, paths)],
+    ):
         if "outcome" in record:
             counts[record["outcome"]] += 1
             continue

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 import resource
 import signal
-import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from evaluation.fuzzing.corpus import corpus
 from evaluation.fuzzing.mutants import mutant
 from evaluation.fuzzing.stages import outcome
-from evaluation.processes import Record, answer
+from evaluation.processes import Record
 
 _SECONDS = 20
 """Of the processor."""
@@ -40,12 +40,15 @@ def _place(error: BaseException) -> str:
     return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[:-5:-1])
 
 
-def _measured(text: str, folder: Path) -> Record:
-    """How far a mutant goes; or where it raised what it should not have, and what."""
+def measured(seed: str, *folders: str) -> Record:
+    """How far the mutant of a seed goes, of the corpus and folders of further texts; or where it raised what it should
+    not have, and what."""
+    texts, place = _begun(folders)
+    text = mutant_of(int(seed), texts)
     signal.setitimer(signal.ITIMER_PROF, _SECONDS)
     signal.alarm(_WAITING_SECONDS)
     try:
-        return {"outcome": outcome(text, folder)}
+        return {"outcome": outcome(text, place)}
     except Exception as error:
         return {"where": _place(error), "failure": f"{type(error).__name__}: {error}"[:300]}
     finally:
@@ -53,16 +56,10 @@ def _measured(text: str, folder: Path) -> Record:
         signal.alarm(0)
 
 
-def _main(arguments: Sequence[str]) -> None:
-    """Measure the mutants of seeds; arguments that are no numbers are folders of further texts."""
-    seeds = [each for each in arguments if each.isdecimal()]
-    texts = corpus([Path(each) for each in arguments if not each.isdecimal()])
+@cache
+def _begun(folders: tuple[str, ...]) -> tuple[Sequence[str], Path]:
+    """The texts, and a folder for files, once the process has its limits."""
     resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, _over)
-    with tempfile.TemporaryDirectory() as folder:
-        answer(lambda seed: _measured(mutant_of(int(seed), texts), Path(folder)), seeds)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1:])
+    return corpus([*map(Path, folders)]), Path(tempfile.mkdtemp())

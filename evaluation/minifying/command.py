@@ -16,7 +16,7 @@ import click
 
 from evaluation.minifying.deep_programs import DEEP
 from evaluation.minifying.small_programs import SMALL, SMALL_SEEN
-from evaluation.options import JOBS, JSON, LIMIT, ONLY, half_option, share, spread, taken
+from evaluation.options import EXECUTOR, JSON, LIMIT, ONLY, half_option, share, spread, taken
 from evaluation.pairs.drawing import TABLE
 from evaluation.pairs.table import FAULTY
 from evaluation.processes import Record, measure_apart
@@ -111,10 +111,12 @@ def _summary(records: Sequence[Record]) -> Iterator[str]:
 @half_option("seen", "held")
 @ONLY
 @LIMIT
-@JOBS
+@EXECUTOR
 @JSON
 @click.option("--list", "lists", is_flag=True, help="List the cases only.")
-def minify(half: str, only: str, limit: int | None, jobs: int, target: Path | None, lists: bool) -> None:
+def minify(
+    half: str, only: str, limit: int | None, executor: str | None, jobs: int, target: Path | None, lists: bool
+) -> None:
     """How small `minify` makes modules that fail.
 
     They have a planted fault, or a pattern of instructions on which a command crashes.
@@ -123,8 +125,9 @@ def minify(half: str, only: str, limit: int | None, jobs: int, target: Path | No
     if lists:
         click.echo("\n".join(names))
         return
-    command, chunks = ["evaluation.minifying.measuring"], [[name] for name in names if not name.startswith("reason")]
+    chunks = [[name] for name in names if not name.startswith("reason")]
     reasons = [name for name in names if name.startswith("reason")]
     chunks += [reasons[start : start + _AT_ONCE] for start in range(0, len(reasons), _AT_ONCE)]
-    records = taken(measure_apart(command, chunks, seconds=_SECONDS, jobs=jobs), _line, target)
+    function = "evaluation.minifying.measuring:measured"
+    records = taken(measure_apart(function, chunks, seconds=_SECONDS, jobs=jobs, executor=executor), _line, target)
     click.echo("\n" + "\n".join(_summary(records)))

@@ -18,7 +18,7 @@ from evaluation.minifying.reasons import has_the_same_reason
 from evaluation.minifying.small_programs import SMALL
 from evaluation.pairs.drawing import NUMBERS, Drawn, Pair, draw
 from evaluation.pairs.models import model
-from evaluation.processes import Record, answer
+from evaluation.processes import Record
 from evaluation.programs import PROGRAMS, Program
 from evaluation.programs.lowering import lowered
 from hloexec.core.ir import Module
@@ -133,7 +133,3 @@ def _differ(module: Module, other: Module | None, inputs: Any, expected: Any) ->
     if len(ours) == 1:
         return not hloexec.compare(ours[0], theirs[0], module=other, inputs=inputs).agrees
     return not hloexec.compare(tuple(ours), tuple(theirs), module=other, inputs=inputs).agrees
-
-
-if __name__ == "__main__":
-    answer(measured, sys.argv[1:])

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import hloexec
-from evaluation.options import JOBS, half_option
+from evaluation.options import EXECUTOR, half_option
 from evaluation.triaging.building import CAUSES, Mixture, build
 
 
@@ -45,7 +45,7 @@ def _summary(found: hloexec.Triage, truth: Mapping[str, str]) -> Iterator[str]:
 @click.option("--faults", type=click.IntRange(1), default=5, show_default=True, help="So many modules of each cause.")
 @click.option("--clean", type=click.IntRange(0), default=270, show_default=True, help="So many without a fault.")
 @click.option("--seed", default=0, show_default=True, help="Draw other faults and networks.")
-@JOBS
+@EXECUTOR
 @click.option("--no-minify", is_flag=True, help="Leave out how far one module of each group can be minified.")
 @click.option("--build", "builds_only", is_flag=True, help="Build the folder only.")
 def triage(
@@ -55,6 +55,7 @@ def triage(
     faults: int,
     clean: int,
     seed: int,
+    executor: str | None,
     jobs: int,
     no_minify: bool,
     builds_only: bool,
@@ -75,6 +76,11 @@ def triage(
         return
     truth = json.loads(place.read_text())
     found = hloexec.triage(
-        folder / "modules", output=folder / "out", against="xla-cpu", jobs=jobs, minify=not no_minify
+        folder / "modules",
+        output=folder / "out",
+        against="xla-cpu",
+        jobs=jobs,
+        executor=executor,
+        minify=not no_minify,
     )
     click.echo("\n".join(_summary(found, truth)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from evaluation.options import JOBS, JSON, LIMIT, ONLY, half_option, share, spread, taken
+from evaluation.options import EXECUTOR, JSON, LIMIT, ONLY, half_option, share, spread, taken
 from evaluation.processes import Record, measure_apart
 from evaluation.verdicts.steps import Case, cases
 
@@ -55,12 +55,14 @@ def _summary(records: Sequence[Record]) -> Iterator[str]:
 @half_option("seen", "held", "library", "choices", "reserve")
 @ONLY
 @LIMIT
-@JOBS
+@EXECUTOR
 @JSON
-def verdicts(half: str, only: str, limit: int | None, jobs: int, target: Path | None) -> None:
+def verdicts(half: str, only: str, limit: int | None, executor: str | None, jobs: int, target: Path | None) -> None:
     """How often `compare` is right about training steps that XLA:CPU runs, with a fault and without."""
     names = spread([case.name for case in cases(half) if only in case.name], limit)
     chunks = [[*chunk] for _, chunk in groupby(names, lambda name: name.rpartition("/")[0])]
-    command = ["evaluation.verdicts.measuring"]
-    records = taken(measure_apart(command, chunks, seconds=_SECONDS, jobs=jobs, variables=_XLA), _line, target)
+    measured = measure_apart(
+        "evaluation.verdicts.measuring:measured", chunks, seconds=_SECONDS, jobs=jobs, executor=executor, variables=_XLA
+    )
+    records = taken(measured, _line, target)
     click.echo("\n" + "\n".join(_summary(records)))

@@ -1,12 +1,11 @@
-"""`python -m evaluation.verdicts.measuring NAME…`: a line of JSON for each case, with its verdict."""
+"""The verdict on a case: what the process of a chunk of cases does."""
 
 from __future__ import annotations
 
-import sys
 import time
 
 import hloexec
-from evaluation.processes import Record, answer
+from evaluation.processes import Record
 from evaluation.verdicts.steps import Case, made
 
 
@@ -28,7 +27,3 @@ def measured(name: str) -> Record:
         ],
         "seconds": time.process_time() - start,
     }
-
-
-if __name__ == "__main__":
-    answer(measured, sys.argv[1:])

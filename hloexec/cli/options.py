@@ -74,9 +74,7 @@ def _require_own_path(path: str, values: Iterable[object]) -> None:
             raise click.UsageError(f"--html would overwrite {value!r}, which the command line names as well")
 
 
-def executor_options(
-    units: str, *, is_always: bool = True, may_share: bool = True
-) -> Callable[[_Function], _Function]:
+def executor_options(units: str, *, is_always: bool = True, may_share: bool = True) -> Callable[[_Function], _Function]:
     """Add --executor, --jobs and, where tasks name files, --shared: what carries out the work on each of so many units.
 
     Unless that is always done by processes of their own, it is where one of the first two is given.

@@ -21,6 +21,7 @@ from conformance.summary import markdown
 from conformance.worker import Worker, XlaRefused
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.ops.registry import OPCODES
+from hloexec.tools.executing.engines import opened_engine
 from tests.drawing import examples
 from tests.ops.against_xla import needs_xla
 
@@ -141,10 +142,17 @@ def test_a_folder_of_files_is_compared(tmp_path: Path) -> None:
     (tmp_path / "good.hlo").write_text(good)
     (tmp_path / "bad.txt").write_text(good.replace("exponential(a)", "exponential(b)"))
     (tmp_path / "notes.txt").write_text("nothing of the kind")
-    reports = {report.path.name: report for report in examine(files_of(tmp_path))}
+    with opened_engine("processes:2") as engine:
+        reports = {report.path.name: report for report in examine(files_of(tmp_path), engine)}
     assert set(reports) == {"good.hlo", "bad.txt"}
-    assert reports["good.hlo"].agrees and reports["good.hlo"].worst_steps <= 4
+    assert reports["good.hlo"].agrees and 0 <= reports["good.hlo"].worst_steps <= 4
+    assert reports["good.hlo"].leaves == 1 and reports["good.hlo"].path == tmp_path / "good.hlo"
     assert set(reports["bad.txt"].failures) == {"XLA parse", "hloexec parse"}
+    lines = {
+        CliRunner().invoke(main, ["corpus", str(tmp_path), *options]).output
+        for options in (["--workers", "2"], ["--executor", "concurrent.futures:ThreadPoolExecutor"])
+    }
+    assert len(lines) == 1 and "2 files: 1 agree, 0 differ, 1 fail" in lines.pop()
 
 
 @pytest.mark.parametrize(
@@ -158,6 +166,7 @@ def test_a_folder_of_files_is_compared(tmp_path: Path) -> None:
         ("--workers 0", "not in the range"),
         ("corpus no-such-folder", "does not exist"),
         ("corpus .", "holds no HLO text"),
+        ("corpus . --workers 0", "not in the range"),
         ("verdicts --draws 0", "not in the range"),
         ("verdicts --into no-such-page.md", "does not exist"),
         ("frobnicate", "No such command"),
@@ -166,6 +175,16 @@ def test_a_folder_of_files_is_compared(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused(arguments: str, message: str, empty_folder: Path) -> None:
     result = CliRunner().invoke(main, arguments.split())
     assert result.exit_code != 0 and message in result.output
+
+
+def test_an_executor_that_is_none_is_refused(empty_folder: Path) -> None:
+    Path("m.hlo").write_text("HloModule m")
+    for options, message in (
+        (["--executor", "nobody"], "is none of processes:N"),
+        (["--executor", "processes:2", "--workers", "2"], "leave it out"),
+    ):
+        result = CliRunner().invoke(main, ["corpus", ".", *options])
+        assert result.exit_code == 1 and message in result.output, result.output
 
 
 def test_a_cell_has_the_status_of_its_worst_example() -> None:

@@ -61,17 +61,18 @@ def test_what_is_measured_is_printed(line: str, tmp_path: Path, monkeypatch: pyt
 
 _DYING = """
 import os, sys, time
-from evaluation.processes import answer
 
-def measured(name):
+def threads():
+    from concurrent.futures import ThreadPoolExecutor
+    return ThreadPoolExecutor(2)
+
+def measured(name, *more):
     if name == "dies":
         print("out of luck", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "sleeps":
         time.sleep(600)
-    return {"length": len(name)}
-
-answer(measured, sys.argv[1:])
+    return {"length": len(name), "pool": os.environ["PYTHONMALLOC"], "more": more}
 """
 
 
@@ -80,13 +81,20 @@ def test_a_case_that_its_process_dies_of_has_failed_and_the_others_go_on(
 ) -> None:
     (tmp_path / "dying.py").write_text(_DYING)
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(measure_apart(["dying"], [["one", "dies", "three"]], seconds=60)) == [
-        {"name": "one", "length": 3},
-        {"name": "dies", "failure": "its process ended with 3: out of luck"},
-        {"name": "three", "length": 5},
-    ]
-    (late,) = measure_apart(["dying"], [["sleeps"]], seconds=1)
-    assert late == {"name": "sleeps", "failure": "its process ended with -9: "}
+    chunks = [["one", "dies", "three"], ["four"]]
+    for options in ({}, {"executor": "processes:2"}, {"executor": "dying:threads"}):
+        records = measure_apart(
+            "dying:measured", chunks, seconds=60, arguments=["m"], variables={"PYTHONMALLOC": "malloc"}, **options
+        )
+        assert sorted(records, key=lambda record: record["name"]) == [
+            {"name": "dies", "failure": "it exited with 3: out of luck"},
+            *(
+                {"name": name, "length": len(name), "pool": "malloc", "more": ["m"]}
+                for name in ("four", "one", "three")
+            ),
+        ]
+    (late,) = measure_apart("dying:measured", [["sleeps"]], seconds=1)
+    assert late == {"name": "sleeps", "failure": "it took more than 1 s"}
 
 
 def test_a_limit_spreads_cases_evenly() -> None:
