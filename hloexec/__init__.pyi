@@ -42,6 +42,7 @@ from hloexec.core.values import Inputs as Inputs
 from hloexec.core.values import Token as Token
 from hloexec.core.values import Value as Value
 from hloexec.core.version import __version__ as __version__
+from hloexec.engine.devices.ranks import devices_of_rank as devices_of_rank
 from hloexec.engine.devices.traffic import Network as Network
 from hloexec.engine.exec import Controller as Controller
 from hloexec.engine.exec import Event as Event

@@ -350,7 +350,7 @@ def owner_of(array: Array) -> Array:
     return array
 
 
-_PIECE_ELEMENTS = 1 << 15
+PIECE_ELEMENTS = 1 << 15
 _CONTROL_GROUP = "/sys/fs/cgroup/cpu.max"
 
 _Item = TypeVar("_Item")
@@ -445,7 +445,7 @@ def for_each(function: Callable[[_Item], object], items: Sequence[_Item]) -> Non
     in_blocks(lambda start, _: function(items[start]), len(items), 1)
 
 
-def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piece: int = _PIECE_ELEMENTS) -> Array:
+def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piece: int = PIECE_ELEMENTS) -> Array:
     """`function(*operands)`, elementwise from arrays of one shape to one of `dtype`, with its own arrays in the cache.
 
     For formulas of several steps: each step of a large array would read and write memory. The more steps, the smaller

@@ -39,17 +39,25 @@ def argument_leaves(computation: Computation, inputs: Sequence[object]) -> list[
     return _argument_leaves(computation, inputs, {})
 
 
-def device_arguments(computation: Computation, inputs: object, count: int) -> list[Any]:
-    """The leaves of the arguments of `count` devices, split where devices are given different objects.
+def device_arguments(
+    computation: Computation, inputs: object, count: int, own: Sequence[int] | None = None
+) -> list[Any]:
+    """The leaves of the arguments of `count` devices, split where devices are given different objects; of those of
+    this process alone where it has only some of its `own`, whose inputs may be all that is given.
 
     `inputs` are in any of the forms of `values.Inputs`; one device's serve all.
     """
     per_device = _rows(computation, inputs)
-    if len(per_device) not in (1, count):
+    devices = range(count) if own is None else own
+    if len(per_device) not in (1, count, len(devices)):
         raise InputError(
             f"there must be one list of inputs per device, {count}, or a single one for all, but "
             f"{len(per_device)} were given"
         )
+    if not devices:
+        return []
+    if len(per_device) == count and len(devices) < count:
+        per_device = [per_device[device] for device in devices]
     if count == 1:
         (values,) = per_device
         plain = _plain_leaves(computation.parameters, values)
@@ -57,7 +65,7 @@ def device_arguments(computation: Computation, inputs: object, count: int) -> li
             return plain
     leaves_by_identity: dict[Any, list[Any]] = {}
     rows = []
-    for device, values in enumerate(per_device):
+    for device, values in zip(devices, per_device, strict=False):
         try:
             rows.append(_argument_leaves(computation, values, leaves_by_identity))
         except InputError as error:

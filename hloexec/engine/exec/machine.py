@@ -26,8 +26,9 @@ from hloexec.engine.devices.varying import Classes, Varying, combined, merged, o
 from hloexec.engine.exec.code.compiling import RUNS_BEFORE_CODE, can_be_code, code_of, is_long, loop_code_of
 from hloexec.engine.exec.host import CONTEXT, Host, exchanged
 from hloexec.engine.exec.limits import with_place
-from hloexec.engine.exec.lockstep.communication import Communicator, Waiting, results_of
+from hloexec.engine.exec.lockstep.communication import Communicator, results_of
 from hloexec.engine.exec.lockstep.per_class import ClassOperands, EachClass, lone_frame, parts_of_loop, side_by_side
+from hloexec.engine.exec.lockstep.transport import LOCAL, State, Transport, Waiting
 from hloexec.engine.exec.placement import is_free
 from hloexec.engine.exec.tasks import Frame, Join, Loop, Task, in_order, merged_task
 from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
 class Scheduler:
     """The tasks of one run."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, transport: Transport = LOCAL) -> None:
         self._topology = topology
+        self._transport = transport
         self._ready: deque[Task] = deque()
         self._joins: list[Join] = []
         """Joins at which tasks wait."""
@@ -62,10 +64,14 @@ class Scheduler:
     @cached_property
     def _communicator(self) -> Communicator:
         """Which tasks wait for which; created on the first communication."""
-        return Communicator(self._topology)
+        return Communicator(self._topology, self._transport)
 
     def _go(self, task: Task | None) -> None:
         """Run a task until it ends or waits for others."""
+        raise NotImplementedError
+
+    def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
+        """The error of a task at a step with that place."""
         raise NotImplementedError
 
     def _results(self, first: Task) -> list[Any]:
@@ -73,12 +79,12 @@ class Scheduler:
         count = len(first.devices)
         self._ready.append(first)
         del first
-        while sum(len(task.devices) for task, _ in self._ended) < count:
+        while unfinished := count - sum(len(task.devices) for task, _ in self._ended):
             if self._ready:
                 self._go(self._ready.popleft())
             else:
-                self._unblock()
-        if "_communicator" in vars(self):
+                self._wait(unfinished)
+        if self._transport is LOCAL and "_communicator" in vars(self):
             self._communicator.require_all_received()
         # The machine is in cycles of references, so that what it refers to would live until they are found.
         ended, self._ended = self._ended, []
@@ -149,27 +155,38 @@ class Scheduler:
         if task is not None:
             self._ready.append(task)
 
-    def _unblock(self) -> None:
-        """Let some task continue when all tasks wait.
+    def _wait(self, unfinished: int) -> bool:
+        """Let some task continue when all tasks wait, or so many devices have not finished; False where all have.
 
         Devices that have what they need are split from those of their task that do not; those who wait for others to
         join continue without them. If neither helps, raises DeadlockError, which says which device waits where.
         """
+        communicator = self._communicator
+        state = self._transport.wait(unfinished, communicator.unread)
+        if state is State.ARRIVED:
+            for waiting in communicator.arrived(self._placed):
+                self._continue(waiting)
+        elif state is State.QUIET and not self._transport.any(self._unblock()):
+            done = [device for task, _ in self._ended for device in task.devices]
+            raise communicator.deadlock(done if unfinished else self._transport.devices(self._topology.count))
+        return state is not State.OVER
+
+    def _unblock(self) -> bool:
+        """Whether a task of this process continues without devices that it waited for."""
         for waiting in self._communicator.waiting:
             over = self._communicator.split(waiting, self._split_task)
             if over is not None:
                 self._continue(over)
-                return
-        if self._joins:
-            join = max(self._joins, key=lambda join: join.depth)
-            join.is_released = True
-            self._joins.remove(join)
-            task = self._arrive(self._merge(join.arrived), join.step)
-            if task is not None:
-                self._ready.append(task)
-            return
-        done = [device for task, _ in self._ended for device in task.devices]
-        raise self._communicator.deadlock(done)
+                return True
+        if not self._joins:
+            return False
+        join = max(self._joins, key=lambda join: join.depth)
+        join.is_released = True
+        self._joins.remove(join)
+        task = self._arrive(self._merge(join.arrived), join.step)
+        if task is not None:
+            self._ready.append(task)
+        return True
 
     # What others may watch
 
@@ -205,8 +222,8 @@ class Machine(Scheduler):
     _is_watched = False
     """Whether `_begin` and `_end` do anything."""
 
-    def __init__(self, topology: Topology, hosts: Sequence[Host] = ()) -> None:
-        super().__init__(topology)
+    def __init__(self, topology: Topology, hosts: Sequence[Host] = (), transport: Transport = LOCAL) -> None:
+        super().__init__(topology, transport)
         self._hosts = hosts
 
     @cached_property
@@ -219,12 +236,21 @@ class Machine(Scheduler):
 
         The list of arguments is emptied, so that values without other references can be freed as soon as they are dead.
         """
-        code = self._due_code(plan, arguments)
+        devices = tuple(self._transport.devices(self._topology.count))
+        code = self._due_code(plan, arguments) if devices else None
+        results: list[Any] = []
         if code is not None:
-            return list(self._call(code, arguments, None))
-        task = Task(tuple(range(self._topology.count)), [], [])
-        self._push(task, plan, arguments, None)
-        return self._results(task)
+            results = list(self._call(code, arguments, None))
+        elif devices:
+            task = Task(devices, [], [])
+            self._push(task, plan, arguments, None)
+            results = self._results(task)
+        if self._transport is not LOCAL:
+            # The devices of other processes may need what these have sent.
+            while self._wait(0):
+                pass
+            self._communicator.require_all_received()
+        return results
 
     def _run_alone(self, part: ClassOperands, outer: Frame, step: Step) -> list[Any]:
         """The results of one step of another machine's frame, for devices that need no others for it."""

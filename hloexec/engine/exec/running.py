@@ -27,15 +27,16 @@ from hloexec.engine.exec.arguments import collected, device_arguments, device_re
 from hloexec.engine.exec.host import Host, Sink, Source, connect
 from hloexec.engine.exec.limits import with_place
 from hloexec.engine.exec.lockstep.communication import require_devices
+from hloexec.engine.exec.lockstep.transport import LOCAL, Transport
 from hloexec.engine.exec.machine import Machine
 from hloexec.engine.exec.observers import UNOBSERVED, Observer, attach
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.options import DEFAULTS, Options
-from hloexec.engine.plan.memory import entry_peak_bytes, require_memory, spread_of
+from hloexec.engine.plan.memory import draws_alike, entry_peak_bytes, require_memory, spread_of
 from hloexec.engine.plan.optimization_errors import is_of_signal_handler, warn_of_failure
 from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import PartError, Plan
-from hloexec.errors import HloError, InputError, ResourceError
+from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError
 from hloexec.ops import resources
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import CUSTOM_CALLS, find_custom_call
@@ -270,6 +271,7 @@ def run_devices(
     inputs: Inputs | None,
     *,
     observers: Sequence[Observer] = (),
+    comm: Any = None,
     **options: Unpack[RunOptions],
 ) -> list[Value]:
     """Run a module on all of its devices in lockstep; returns one result per device.
@@ -283,19 +285,27 @@ def run_devices(
     `infeed`, `outfeed` and `host_transfers` have one entry per device; `observers` and the other `options` are those of
     `run`, with the same defaults (`hloexec.RunOptions`). Reductions across devices add in the order of their group.
 
+    With `comm`, a communicator of mpi4py, all of its ranks call this function alike, and each of them holds a block of
+    neighbouring devices, those that `hloexec.devices_of_rank` gives. It may give the inputs of these alone, and gets
+    their results, with the bits of one process. `observers` see these devices alone.
+
     Raises what `run` raises, InputError if a collective names devices that do not exist, and DeadlockError if devices
     wait for one another forever: at a collective that some never reach, or reach with other shapes or on another
     channel; at a recv without a send; or at a send that is never received.
     """
     require_module(module)
-    return run_with(module, inputs, resolve_options("run_devices", options), observers)
+    return run_with(module, inputs, resolve_options("run_devices", options), observers, comm)
 
 
 def run_with(
-    module: Module, inputs: Inputs | None, options: Options = DEFAULTS, observers: Sequence[Observer] = ()
+    module: Module,
+    inputs: Inputs | None,
+    options: Options = DEFAULTS,
+    observers: Sequence[Observer] = (),
+    comm: Any = None,
 ) -> list[Value]:
     """`run_devices` with options that are checked and resolved."""
-    return _outputs(module, inputs, topology_of(module, options.replicas, options.partitions), observers, options)
+    return _outputs(module, inputs, topology_of(module, options.replicas, options.partitions), observers, options, comm)
 
 
 def repeated_run(
@@ -335,19 +345,57 @@ def run_seeds(module: Module, inputs: Inputs, seeds: Sequence[int], options: Opt
 
 
 def _outputs(
-    module: Module, inputs: Inputs | None, topology: Topology, observers: Sequence[Observer], options: Options
+    module: Module,
+    inputs: Inputs | None,
+    topology: Topology,
+    observers: Sequence[Observer],
+    options: Options,
+    comm: Any = None,
 ) -> list[Value]:
+    shared = _together[-1] if comm is None and _together and topology.count > 1 else None
     with explained_unless_verified(module, options.verify):
-        run = _Run(module, topology, observers, options)
-        return run.outputs(_random_inputs(module, options) if inputs is None else inputs)
+        run = _Run(module, topology, observers, options, comm if shared is None else shared)
+        if shared is not None and run.attached.see_instructions:
+            raise UnsupportedError("what watches each instruction sees the devices of one process; leave out mpiexec")
+        outputs = run.outputs(_random_inputs(module, options) if inputs is None else inputs)
+    if shared is None:
+        return outputs
+    from hloexec.engine.exec.lockstep.gathering import everywhere, gathered
+
+    if options.statistics is not None:
+        options.statistics.add_up(gathered(shared, options.statistics.totals))
+    return everywhere(shared, outputs)
+
+
+_together: list[Any] = []
+"""The communicator whose ranks work together."""
+
+
+@contextmanager
+def together(comm: Any) -> Iterator[None]:
+    """All ranks of a communicator do the same within: each run on several devices is spread over them, and all of them
+    get all of its results."""
+    _together.append(comm)
+    try:
+        yield
+    finally:
+        _together.pop()
 
 
 class _Run:
     """Runs of a module with options, as the parts of a run take them."""
 
-    def __init__(self, module: Module, topology: Topology, observers: Sequence[Observer], options: Options) -> None:
+    def __init__(
+        self,
+        module: Module,
+        topology: Topology,
+        observers: Sequence[Observer],
+        options: Options,
+        comm: Any = None,
+    ) -> None:
         self.module = module
         self.topology = topology
+        self.comm = comm
         self.options = options
         if options.statistics is not None:
             _require_statistics(options.statistics)
@@ -387,24 +435,75 @@ class _Run:
 
     def _outputs(self, plan: Plan, inputs: Inputs) -> list[Value]:
         """The results of one run of a plan."""
+        if self.comm is None:
+            return self._results(plan, self._arguments(plan, inputs, LOCAL), LOCAL)
+        if not hasattr(self.comm, "Iallreduce"):
+            raise wrong("comm", "a communicator of mpi4py, such as MPI.COMM_WORLD", self.comm)
+        # Imported late: most runs are of one process.
+        from hloexec.engine.exec.lockstep.ranks import prepared
+
+        transport, arguments = prepared(
+            self.comm, self.topology.count, self._facts(), partial(self._arguments, plan, inputs)
+        )
+        with transport.told(_fault_or_none):
+            return self._results(plan, arguments, transport)
+
+    def _arguments(self, plan: Plan, inputs: Inputs, transport: Transport) -> list[Any]:
+        """The leaves of the arguments of this process's devices, for which there is memory."""
         count = self.topology.count
         if plan.communication:
             require_devices(plan, self.topology)
-        arguments = device_arguments(plan.computation, inputs, count)
+        own = None if transport is LOCAL else transport.devices(count)
+        if own is not None and plan.has_draws and not draws_alike(plan, self.topology):
+            raise UnsupportedError(
+                f"{plan.computation.name} draws random numbers (rng) of a generator that all devices share, in an "
+                "order that depends on what each of them does; run it in one process, without MPI"
+            )
+        arguments = device_arguments(plan.computation, inputs, count, own)
         spread = None
-        if count > 1:
+        if count > 1 and (own is None or len(own)):
             classes = [value.classes if type(value) is Varying else None for value in arguments]
-            spread = spread_of(plan, classes, self.topology)
-        require_memory(plan, self.options.memory_limit, spread)
-        run = self._runner(plan)
+            spread = spread_of(plan, classes, self.topology, own)
+        require_memory(plan, self.options.memory_limit, spread, transport.sharing)
+        return arguments
+
+    def _results(self, plan: Plan, arguments: list[Any], transport: Transport) -> list[Value]:
+        """The results of this process's devices."""
+        run = self._runner(plan, transport)
         seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
         memory = nullcontext() if entry_peak_bytes(plan) < resources.LEAST_BYTES else _memory_of(plan)
+        count = len(transport.devices(self.topology.count))
         with np.errstate(all="ignore"), seeds, memory, single_threaded_blas():
             results = run(plan, arguments)
+            if not count:
+                return []
             try:
                 return device_results(plan, results, count, always_copy=self.attached.see_instructions)
             except MemoryError as error:
                 raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
+
+    def _facts(self) -> dict[str, str]:
+        """What must be the same in all processes of a run."""
+        from hashlib import sha256
+
+        from hloexec.core.version import __version__
+        from hloexec.language.text import format as format_module
+
+        options = self.options
+        text = self.module.source if self.module.source is not None else format_module(self.module)
+        elided = options.elided if isinstance(options.elided, str) else f"given for {', '.join(sorted(options.elided))}"
+        return {
+            "hloexec": __version__,
+            "NumPy": np.__version__,
+            "the number of devices": str(self.topology),
+            "the module": sha256(text.encode(errors="surrogatepass")).hexdigest()[:16],
+            "numerics": options.numerics.name,
+            "the seed": str(options.seed),
+            "computation": str(options.computation),
+            "elided": elided,
+            "unknown": options.unknown,
+            "planner": str(options.planner),
+        }
 
     @contextmanager
     def _seeded(self, plan: Plan) -> Iterator[None]:
@@ -421,7 +520,7 @@ class _Run:
                 seeds.enter_context(chance.seeded(rounding_seed))
             yield
 
-    def _runner(self, plan: Plan) -> Callable[[Plan, list[Any]], list[Any]]:
+    def _runner(self, plan: Plan, transport: Transport) -> Callable[[Plan, list[Any]], list[Any]]:
         """The plain interpreter, where it will do; else a machine that is connected to the host, and one that watches
         its steps where anything asks for that."""
         topology, attached, options = self.topology, self.attached, self.options
@@ -431,15 +530,21 @@ class _Run:
             hosts = [connect(plan, *peers) for peers in zip(*parties, strict=True)]
         is_watched = options.check or options.statistics is not None or self.limits is not None
         if not is_watched and not attached.see_instructions and not attached.see_progress:
-            if plan.is_plain and topology.count == 1 and not hosts and not plan.communication:
+            if plan.is_plain and topology.count == 1 and not hosts and not plan.communication and transport is LOCAL:
                 from hloexec.engine.interpreter import interpret
 
                 return partial(interpret, placed=with_place)
-            return Machine(topology, hosts).run
+            return Machine(topology, hosts, transport).run
         from hloexec.engine.exec.watching import WatchedMachine
 
         return WatchedMachine(
-            topology, attached, check=options.check, statistics=options.statistics, hosts=hosts, limits=self.limits
+            topology,
+            attached,
+            check=options.check,
+            statistics=options.statistics,
+            hosts=hosts,
+            limits=self.limits,
+            transport=transport,
         ).run
 
 
@@ -486,6 +591,14 @@ def _fault(error: BaseException) -> BaseException | None:
     if is_of_signal_handler(error):
         raise error from None
     return None if isinstance(error, (HloError, MemoryError)) else error
+
+
+def _fault_or_none(error: BaseException) -> BaseException | None:
+    """`_fault`, which raises nothing."""
+    try:
+        return _fault(error) if isinstance(error, Exception) else None
+    except BaseException:
+        return None
 
 
 def _has_effects(plan: Plan) -> bool:

@@ -70,6 +70,19 @@ class Statistics:
         """The same for the device that holds most."""
         return max((buffers.peak_bytes for buffers in self._devices.values()), default=self.peak_bytes)
 
+    @property
+    def totals(self) -> tuple[int, int, int, int]:
+        """Steps, peak, live and a device's peak bytes."""
+        return self.steps, self.peak_bytes, self.live_bytes, self.device_peak_bytes
+
+    def add_up(self, ranks: Sequence[Sequence[int]]) -> None:
+        """Become the cost of a run that was spread over processes with these totals: the bytes of all of them, but the
+        steps of one, as devices in lockstep count once."""
+        columns = [*zip(*ranks, strict=True)]
+        self.steps = max(columns[0])
+        self._all = _Buffers(sum(columns[2]), sum(columns[1]))
+        self._devices = {0: _Buffers(0, max(columns[3]))}
+
     def ignore(self, value: object) -> None:
         """Never count the buffers of `value`: they are not the run's own."""
         with self._lock:

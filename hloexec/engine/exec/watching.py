@@ -24,6 +24,7 @@ from hloexec.engine.devices.topology import Topology
 from hloexec.engine.devices.varying import Varying
 from hloexec.engine.exec.code.compiling import Code
 from hloexec.engine.exec.lockstep.per_class import EachClass
+from hloexec.engine.exec.lockstep.transport import LOCAL, Transport
 from hloexec.engine.exec.machine import Machine, store_result
 from hloexec.engine.exec.observers import Attached, LoopState, attach
 from hloexec.engine.exec.statistics import Statistics
@@ -160,8 +161,9 @@ class WatchedMachine(Machine):
         statistics: Statistics | None = None,
         hosts: Sequence[Host] = (),
         limits: Limits | None = None,
+        transport: Transport = LOCAL,
     ) -> None:
-        super().__init__(topology, hosts)
+        super().__init__(topology, hosts, transport)
         self._limits = limits
         self._begun: set[Plan] = set()
         """The plans that have been compared with the limits."""
@@ -177,7 +179,8 @@ class WatchedMachine(Machine):
 
     def run(self, plan: Plan, arguments: list[Any]) -> list[Any]:
         if self._statistics is not None:
-            self._statistics.watch(range(self._topology.count) if self._topology.count > 1 else ())
+            count = self._topology.count
+            self._statistics.watch(self._transport.devices(count) if count > 1 else ())
             for value in arguments:
                 self._statistics.ignore(value)
         return super().run(plan, arguments)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from hloexec.core.process import memory_limit_bytes
 from hloexec.core.structs import define
@@ -45,11 +46,17 @@ class Spread:
 
     by_plan: dict[int, list[Classes]]
     """The classes of each slot, by the identity of the plan."""
+    own: Sequence[int] | None = None
+    """The devices of this process, where it has only some."""
 
     def counts(self, plan: Plan) -> list[int]:
         """How many values each slot holds."""
         slot_classes = self.by_plan.get(id(plan))
-        return [1] * len(plan.slot_shapes) if slot_classes is None else [max(classes) + 1 for classes in slot_classes]
+        if slot_classes is None:
+            return [1] * len(plan.slot_shapes)
+        if self.own is None:
+            return [max(classes) + 1 for classes in slot_classes]
+        return [len({classes[device] for device in self.own}) for classes in slot_classes]
 
     def factor(self, plan: Plan) -> float:
         """How many times as many bytes all devices hold as one does, within a plan."""
@@ -74,13 +81,51 @@ class Spread:
         return spreads
 
 
-def spread_of(plan: Plan, arguments: Sequence[Classes | None], topology: Topology) -> Spread:
-    """The spread of a plan whose parameter leaves have these classes; None where all devices agree."""
+def spread_of(
+    plan: Plan, arguments: Sequence[Classes | None], topology: Topology, own: Sequence[int] | None = None
+) -> Spread:
+    """The spread of a plan whose parameter leaves have these classes; None where all devices agree. Where this process
+    has only some of its `own`, the classes are those of these, and devices elsewhere count as different."""
     following = _Following(topology)
     same = (0,) * topology.count
+    if own is not None:
+        arguments = [None if classes is None else _everywhere(classes, topology.count, own) for classes in arguments]
     following.join(plan, plan.parameters, [same if classes is None else classes for classes in arguments])
     following.follow_all(plan)
-    return Spread(following.by_plan)
+    return Spread(following.by_plan, own)
+
+
+def _everywhere(classes: Classes, count: int, own: Sequence[int]) -> Classes:
+    """The classes of all devices, of which `own` have these, and no others agree with any."""
+    by_device = dict(zip(own, classes, strict=True))
+    numbers: dict[Any, int] = {}
+    keys = (by_device.get(device, f"device {device}") for device in range(count))
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+
+def draws_alike(plan: Plan, topology: Topology) -> bool:
+    """Whether devices that are given different values all draw the same random numbers: none takes a way of its own, or
+    draws within bounds of its own."""
+    spread = spread_of(plan, [tuple(range(topology.count))] * len(plan.parameters), topology)
+    pending, seen = [plan], {id(plan)}
+    while pending:
+        current = pending.pop()
+        slots = spread.by_plan.get(id(current), [])
+        for step in current.steps:
+            deciding: list[Classes] = []
+            if isinstance(step.flow, Conditional):
+                deciding = [slots[step.operands[0]]]
+            elif isinstance(step.flow, While):
+                condition = step.flow.condition
+                deciding = [spread.by_plan[id(condition)][slot] for slot in condition.results]
+            elif step.kernel is not None and not step.is_pure:
+                deciding = [slots[slot] for slot in step.operands]
+            if any(map(max, deciding)):
+                return False
+            inner = [inner_plan for inner_plan in inner_plans(step.flow) if id(inner_plan) not in seen]
+            seen.update(map(id, inner))
+            pending += inner
+    return True
 
 
 class _Following:
@@ -379,11 +424,11 @@ def _copied_results(plan: Plan) -> list[str]:
     return [f"  {byte_text(shape.byte_size):>10}  {shape} of the result, a copy" for shape in shapes[:_LISTED]]
 
 
-def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) -> None:
+def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None, sharing: int = 1) -> None:
     """Raise ResourceError where a run of `plan` would allocate more than `limit` bytes, or than the default limit.
 
     With a spread the run is one of many devices. The default limit is not worked out for a run that takes next to
-    nothing.
+    nothing; so many processes are `sharing` this machine's memory.
     """
     peak, where = entry_peak_bytes(plan), plan.peak_step
     if limit is None and spread is None and peak <= _NEXT_TO_NOTHING:
@@ -392,17 +437,22 @@ def require_memory(plan: Plan, limit: int | None, spread: Spread | None = None) 
     if spread is not None:
         alone = peak
         peak, where = peak_of_devices(plan, spread)
-        devices = f" on all devices ({byte_text(alone)} on one)"
+        number = len(spread.own or ())
+        devices = f" on {f'the {number} devices of a rank' if number else 'all devices'} ({byte_text(alone)} on one)"
     allowed = memory_limit_bytes(limit)
-    if limit is None and allowed is not None and peak > allowed:
+    if limit is None and allowed is not None and peak > allowed // sharing:
         # What modules keep for their next runs is not free, but may be.
         release_memory()
         allowed = memory_limit_bytes(limit)
+    if limit is None and allowed is not None:
+        allowed //= sharing
     if allowed is None or peak <= allowed:
         return
     buffers = "\n".join(_largest_buffers(plan, where, spread) or _copied_results(plan))
     at = f" at %{where.instruction.name}" if where is not None else ""
     source = "the limit that was given" if limit is not None else "80 % of what this machine has free"
+    if sharing > 1 and limit is None:
+        source += f" for each of its {sharing} ranks"
     raise ResourceError(
         f"running {plan.computation.name} would take about {byte_text(peak)}{devices} beyond its inputs{at}, more than "
         f"{byte_text(allowed)}, {source}. The largest buffers then:\n{buffers}\n"

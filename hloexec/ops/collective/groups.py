@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, DType, element_type_of
-from hloexec.core.ir import ArrayShape, ReplicaGroups, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, Computation, ReplicaGroups, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError
@@ -486,18 +486,47 @@ def _folded_shape(
     return one_or_tuple(operands)
 
 
+def folds_each_element(exchange: Any, operands: Sequence[Any]) -> bool:
+    """Whether a bound exchange folds each element of the operands by itself, and alike wherever it stands: parts of
+    arrays then give parts of the results."""
+    if getattr(exchange, "func", None) is not AllReduce.exchange:
+        return False
+    (callee,), numerics = exchange.keywords["computations"], exchange.keywords["numerics"]
+    types = [element_type_of(operand.dtype) for operand in operands if isinstance(operand, np.ndarray)]
+    if len(types) < len(operands) or any(element_type.is_complex for element_type in types):
+        return False
+    if numerics.rounding_seed is not None and any(element_type.is_floating for element_type in types):
+        return False
+    return _names_of(callee.computation, len(operands)) is not None
+
+
+def joins_along(exchange: Any, operands: Sequence[Any]) -> int | None:
+    """The dimension along which a bound exchange puts the members' operands one after the other, also in memory; None
+    where it does anything else."""
+    if getattr(exchange, "func", None) is not AllGather.exchange:
+        return None
+    dimension: int = exchange.keywords["attributes"].dimension
+    are_arrays = all(isinstance(operand, np.ndarray) and operand.ndim > dimension for operand in operands)
+    return dimension if are_arrays and all(set(operand.shape[:dimension]) <= {1} for operand in operands) else None
+
+
+def _names_of(computation: Computation, count: int) -> tuple[str, ...] | None:
+    """The usual operation that a reducer is for each of so many operands; None where one is unusual."""
+    names = (recognise(computation),) * count if len(computation.parameters) == 2 else recognise_components(computation)
+    if names is None or not all(name in KNOWN_REDUCERS for name in names):
+        return None
+    return tuple(name for name in names if name is not None)
+
+
 def _folded(members: Sequence[Sequence[Array]], callee: Callee, numerics: NumericsPolicy) -> list[Array]:
     """The operands of all members combined, one after the other in the order of the members."""
-    computation = callee.computation
-    count = len(members[0])
     if len(members) == 1:
         return list(members[0])
-    is_shared = len(computation.parameters) == 2
-    names = (recognise(computation),) * count if is_shared else recognise_components(computation)
-    if names is not None and all(name in KNOWN_REDUCERS for name in names):
+    names = _names_of(callee.computation, len(members[0]))
+    if names is not None:
         columns = zip(*members, strict=True)
-        return [_combined(column, name, numerics) for column, name in zip(columns, names, strict=True) if name]
-    if is_shared:
+        return [_combined(column, name, numerics) for column, name in zip(columns, names, strict=True)]
+    if len(callee.computation.parameters) == 2:
         return [_called([[operand] for operand in column], callee)[0] for column in zip(*members, strict=True)]
     return _called(members, callee)
 

@@ -9,7 +9,8 @@ opcode, the same channel or none, and operands of the same shapes; they need not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -17,50 +18,38 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import ReplicaGroups, TupleShape, flat_shapes, leaf_shapes
-from hloexec.core.structs import define
 from hloexec.core.tree import flat
 from hloexec.core.values import TOKEN
 from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import FromDevice, Group, ToDevice, Topology, ends_of
 from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.limits import computation_text, instruction_text
+from hloexec.engine.exec.lockstep.transport import LOCAL, Leaves, Mail, Meeting, Transport, Waiting
 from hloexec.engine.exec.tasks import Task
 from hloexec.engine.plan.steps import Exchange, Plan, Step, groups_at
 from hloexec.engine.plan.synthesis import zeros
-from hloexec.errors import DeadlockError, EvaluationError, InputError, ShapeError, UnsupportedError
+from hloexec.errors import DeadlockError, EvaluationError, HloError, InputError, ShapeError, UnsupportedError
 from hloexec.ops.registry import Callee, ProgramShape, find_opcode
 
-Leaves: TypeAlias = "tuple[Any, ...]"
+Placing: TypeAlias = Callable[[Exception, Task, Step], HloError]
+"""Gives the error of a task at a step with that place."""
 
 _LISTED = 12
-
-
-@define(eq=False)
-class Waiting:
-    """A task at a step that needs other devices."""
-
-    task: Task
-    step: Step
-    held: dict[int, Leaves]
-    """Contributions of each device that have not been used yet."""
-    results: dict[int, Leaves] = attrs.field(factory=dict)
-    """What each device that need not wait any more has got."""
-
-    @property
-    def is_over(self) -> bool:
-        return len(self.results) == len(self.task.devices)
 
 
 class Communicator:
     """The meeting places and mailboxes of one run."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, transport: Transport = LOCAL) -> None:
         self.topology = topology
+        self.transport = transport
         self.waiting: list[Waiting] = []
-        self._meetings: dict[Any, dict[int, Waiting]] = {}
-        """Who has come to each meeting that is not complete, by device."""
-        self._mailboxes: dict[tuple[int | None, int | None], deque[tuple[int, Step, Leaves]]] = {}
-        """Values that were sent, by channel and receiver (None: any receiver on the channel), with sender and step."""
+        self._groups: dict[Step, list[tuple[Group, int]]] = {}
+        """The groups of a step that have members in this process, and how many."""
+        self._meetings: dict[Any, Meeting] = {}
+        """Those that are not complete."""
+        self._mailboxes: dict[tuple[int | None, int | None], deque[Mail]] = {}
+        """Values that were sent, by channel and receiver (None: any receiver on the channel)."""
 
     # Collectives
 
@@ -73,30 +62,61 @@ class Communicator:
             for position, device in enumerate(task.devices)
         }
         del operands
-        waiting = Waiting(task, step, held)
-        over: list[Waiting] = []
-        memo: dict[Any, list[Leaves]] = {}
-        for group in groups_at(step, self.topology):
+        waiting = Waiting(task, step, held, {})
+        point = self._meeting_point(step, held)
+        meetings: list[Meeting] = []
+        for group, expected in self._groups_here(step):
             members = dict.fromkeys((device for device in group.values() if device in held), waiting)
-            if not members:
-                continue
-            if len(members) < len(group):
-                key = (self._meeting_point(step, held), tuple(group.values()))
-                meeting = self._meetings.setdefault(key, {})
-                meeting.update(members)
-                if len(meeting) < len(group):
-                    continue
-                members = self._meetings.pop(key)
-            self._act(step, group, members, memo)
-            for member in dict.fromkeys(members.values()):
-                if member is not waiting and member.is_over:
-                    self.waiting.remove(member)
-                    over.append(member)
+            if len(members) == len(group):
+                meetings.append(Meeting(None, step, group, expected, members))
+            elif members:
+                key = self.transport.key(point, group)
+                meeting = self._meetings.setdefault(key, Meeting(key, step, group, expected, {}))
+                meeting.step = step
+                meeting.members.update(members)
+                meetings.append(meeting)
+        self.transport.offer(waiting, meetings)
+        over = self._completed(meetings, waiting)
         if waiting.is_over:
             over.append(waiting)
         else:
             self.waiting.append(waiting)
         return waiting, over
+
+    def _groups_here(self, step: Step) -> list[tuple[Group, int]]:
+        if step not in self._groups:
+            counted = [(group, self.transport.held_here(group)) for group in groups_at(step, self.topology)]
+            self._groups[step] = [entry for entry in counted if entry[1]]
+        return self._groups[step]
+
+    def _completed(
+        self, meetings: Sequence[Meeting], arriving: Waiting | None = None, placed: Placing | None = None
+    ) -> list[Waiting]:
+        """Let the groups that are complete exchange what their members hold; returns who, but for those that are just
+        arriving, need not wait any more."""
+        over: list[Waiting] = []
+        memo: dict[Any, list[Leaves]] = {}
+        for meeting in meetings:
+            others = self.transport.collect(meeting)
+            if others is None or len(meeting.members) < meeting.expected:
+                continue
+            if meeting.key is not None:
+                del self._meetings[meeting.key]
+            with _placed_by(placed, next(iter(meeting.members.values()))):
+                self._act(meeting, others, memo)
+            for member in dict.fromkeys(meeting.members.values()):
+                if member is not arriving and member.is_over:
+                    self.waiting.remove(member)
+                    over.append(member)
+        return over
+
+    def arrived(self, placed: Placing) -> list[Waiting]:
+        """Take in what has come from other processes; returns everyone who need not wait any more."""
+        keys, mails = self.transport.receive()
+        over = self._completed([self._meetings[key] for key in keys if key in self._meetings], placed=placed)
+        for mailbox, mail in mails:
+            self._mailboxes.setdefault(mailbox, deque()).append(mail)
+        return over + (self.delivered(placed) if mails else [])
 
     def _meeting_point(self, step: Step, held: dict[int, Leaves]) -> Any:
         """Equal for arrivals that may meet."""
@@ -105,10 +125,19 @@ class Communicator:
         opcode = step.instruction.opcode.removesuffix("-start")
         return getattr(step.instruction.attributes, "channel_id", None), opcode, shapes
 
-    def _act(self, step: Step, group: Group, members: dict[int, Waiting], memo: dict[Any, list[Leaves]]) -> None:
-        """Let a complete group exchange what its members hold."""
+    def _act(self, meeting: Meeting, others: Mapping[int, Leaves], memo: dict[Any, list[Leaves]]) -> None:
+        """Let a complete group exchange what its members hold; `others` are those elsewhere."""
+        step, group, members = meeting.step, meeting.group, meeting.members
         assert isinstance(step.flow, Exchange)
-        held = {number: members[device].held.pop(device) for number, device in group.items()}
+        held = {
+            number: members[device].held.pop(device) if device in members else others.get(device, ())
+            for number, device in group.items()
+        }
+        shared = self.transport.result(meeting)
+        if shared is not None:
+            for device, member in members.items():
+                member.results[device] = shared
+            return
         # Groups whose members hold the same arrays get the same results, unless it matters which devices they are.
         numbers_matter = step.flow.groups is not None or getattr(step.instruction.attributes, "may_leave_out", False)
         numbers = tuple(group) if numbers_matter else ()
@@ -117,7 +146,8 @@ class Communicator:
             results = step.flow.function(held)
             memo[key] = [tuple(flat(results[number])) for number in group]
         for device, result in zip(group.values(), memo[key], strict=True):
-            members[device].results[device] = result
+            if device in members:
+                members[device].results[device] = result
 
     # Channels
 
@@ -129,22 +159,25 @@ class Communicator:
         leaves = [slots[slot] for slot in step.operands]
         for position, device in enumerate(task.devices):
             data = tuple(of_position(leaf, position) for leaf in leaves)
+            mail = Mail(device, step.instruction.name, step.scope.computation.name, data)
             for receiver in self._ends(flow, device, 0):
-                self._mailboxes.setdefault((flow.channel, receiver), deque()).append((device, step, data))
+                if not self.transport.send(flow.channel, receiver, mail):
+                    self._mailboxes.setdefault((flow.channel, receiver), deque()).append(mail)
 
     def receive(self, task: Task, step: Step) -> tuple[Waiting, list[Waiting]]:
         """Bring a task to a recv-done; returns where it waits, and everyone who need not wait any more."""
-        waiting = Waiting(task, step, dict.fromkeys(task.devices, ()))
+        waiting = Waiting(task, step, dict.fromkeys(task.devices, ()), {})
         self.waiting.append(waiting)
         return waiting, self.delivered()
 
-    def delivered(self) -> list[Waiting]:
+    def delivered(self, placed: Placing | None = None) -> list[Waiting]:
         """Take from the mailboxes what tasks wait for; returns those that need not wait any more."""
         over = []
         for waiting in list(self.waiting):
             if isinstance(waiting.step.flow, FromDevice):
                 for device in sorted(waiting.held):
-                    leaves = self._received(waiting.step, device)
+                    with _placed_by(placed, waiting):
+                        leaves = self._received(waiting.step, device)
                     if leaves is not None:
                         del waiting.held[device]
                         waiting.results[device] = leaves
@@ -161,15 +194,16 @@ class Communicator:
         assert isinstance(shape, TupleShape)
         if flow.pairs is not None and not self._ends(flow, device, 1):
             return tuple(zeros(leaf) for leaf in flat_shapes(shape))
-        mailbox = self._mailboxes.get((flow.channel, None if flow.pairs is None else device))
+        is_own = flow.pairs is not None or self.transport.ask(flow.channel, device)
+        mailbox = self._mailboxes.get((flow.channel, device if is_own else None))
         if not mailbox:
             return None
-        _, sent, data = mailbox.popleft()
-        data = data[: len(step.results) - 1]
+        mail = mailbox.popleft()
+        data = mail.data[: len(step.results) - 1]
         for value, (_, leaf) in zip(data, leaf_shapes(shape.elements[0]), strict=True):
             if isinstance(value, np.ndarray) and value.shape != getattr(leaf, "dimensions", value.shape):
                 raise EvaluationError(
-                    f"%{sent.instruction.name} sends an array of shape {list(value.shape)}, where "
+                    f"%{mail.instruction} sends an array of shape {list(value.shape)}, where "
                     f"%{step.instruction.name} expects {leaf}"
                 )
         return (*data, TOKEN)
@@ -193,45 +227,77 @@ class Communicator:
         return over
 
     def deadlock(self, done: Sequence[int]) -> DeadlockError:
-        """The report of a run in which no device can make progress; `done` are the devices that have finished."""
+        """The report of a run in which no device can make progress; `done` are those here that have finished."""
+        records = self.transport.gathered([[self._record(waiting) for waiting in self.waiting], list(done)])
+        places: dict[Any, tuple[set[int], set[int]]] = {}
+        for record in (record for waiting, _ in records for record in waiting):
+            waiting_there, awaited_there = places.setdefault(tuple(record[2:]), (set(), set()))
+            waiting_there.update(record[0])
+            awaited_there.update(record[1])
+        entries = sorted((sorted(waiting), sorted(others), key) for key, (waiting, others) in places.items())
         lines = ["no device can go on:"]
-        for waiting in self.waiting[:_LISTED]:
-            devices = [device for device in waiting.task.devices if device not in waiting.results]
-            lines.append(f"  {_named(devices)} {_waits(devices)} {self._awaited(waiting)} at")
-            lines.append(f"    {instruction_text(waiting.step.instruction, waiting.step)}")
-            lines.append(f"    {computation_text(waiting.step, waiting.task.frames[-1].context)}")
-        if len(self.waiting) > _LISTED:
-            lines.append(f"  … and {len(self.waiting) - _LISTED} more groups of devices wait")
-        if done:
-            lines.append(f"  {_named(sorted(done))} {'has' if len(done) == 1 else 'have'} finished")
+        for devices, others, (awaited, *place) in entries[:_LISTED]:
+            whom = awaited if not others else f"{awaited} from {_named(others)}" if awaited else f"for {_named(others)}"
+            lines.append(f"  {_named(devices)} {_waits(devices)} {whom} at")
+            lines += [f"    {line}" for line in place]
+        if len(entries) > _LISTED:
+            lines.append(f"  … and {len(entries) - _LISTED} more groups of devices wait")
+        finished = sorted(device for _, devices in records for device in devices)
+        if finished:
+            lines.append(f"  {_named(finished)} {_has(finished)} finished")
         return DeadlockError("\n".join(lines))
 
-    def _awaited(self, waiting: Waiting) -> str:
-        """Whom a task waits for, in words."""
-        flow = waiting.step.flow
+    def _record(self, waiting: Waiting) -> list[Any]:
+        """Which devices of a task wait, for which others and for what, and the lines that say where."""
+        devices = [device for device in waiting.task.devices if device not in waiting.results]
+        others: set[int] = set()
+        flow, awaited = waiting.step.flow, ""
         if isinstance(flow, FromDevice):
             ends = (end for device in waiting.held for end in self._ends(flow, device, 1))
-            senders = sorted({sender for sender in ends if sender is not None})
-            channel = "" if flow.channel is None else f" on channel {flow.channel}"
-            return f"for data{channel}" + (f" from {_named(senders)}" if senders else "")
-        missing: set[int] = set()
-        for group in groups_at(waiting.step, self.topology):
-            if not waiting.held.keys().isdisjoint(group.values()):
-                key = (self._meeting_point(waiting.step, waiting.held), tuple(group.values()))
-                missing |= set(group.values()) - self._meetings.get(key, {}).keys()
-        return f"for {_named(sorted(missing))}"
+            others = {sender for sender in ends if sender is not None}
+            awaited = "for data" + ("" if flow.channel is None else f" on channel {flow.channel}")
+        else:
+            point = self._meeting_point(waiting.step, waiting.held)
+            for group, _ in self._groups_here(waiting.step):
+                if not waiting.held.keys().isdisjoint(group.values()):
+                    key = self.transport.key(point, group)
+                    others |= {*group.values()} - self._meetings[key].members.keys() - self.transport.present(key)
+        place = computation_text(waiting.step, waiting.task.frames[-1].context)
+        return [devices, sorted(others), awaited, instruction_text(waiting.step.instruction, waiting.step), place]
+
+    @property
+    def unread(self) -> int:
+        """How many mailboxes have not been emptied."""
+        return sum(map(bool, self._mailboxes.values()))
 
     def require_all_received(self) -> None:
         """Raise DeadlockError if a send was never received: its send-done would never finish."""
-        for (channel, receiver), mailbox in self._mailboxes.items():
-            if mailbox:
-                sender, step, _ = mailbox[0]
-                where = f"%{step.instruction.name} in computation {step.scope.computation.name}"
-                to = "" if receiver is None else f" to device {receiver}"
-                raise DeadlockError(
-                    f"device {sender} sends{to} on channel {channel} ({where}), but nobody receives it, so that the "
-                    "send would never be done"
-                )
+        unread = [
+            (receiver, channel, mailbox[0]) for (channel, receiver), mailbox in self._mailboxes.items() if mailbox
+        ]
+        unread += [(None, channel, mail) for channel, mail in self.transport.unclaimed()]
+        left = [
+            [mail.sender, receiver, channel, mail.instruction, mail.computation] for receiver, channel, mail in unread
+        ]
+        left = [record for records in self.transport.gathered(left) for record in records]
+        if left:
+            sender, receiver, channel, instruction, computation = min(left, key=lambda record: record[:1])
+            to = "" if receiver is None else f" to device {receiver}"
+            raise DeadlockError(
+                f"device {sender} sends{to} on channel {channel} (%{instruction} in computation {computation}), but "
+                "nobody receives it, so that the send would never be done"
+            )
+
+
+@contextmanager
+def _placed_by(placed: Placing | None, waiting: Waiting) -> Iterator[None]:
+    """What fails within comes out with the place where a task waits; as it is where the caller knows that."""
+    try:
+        yield
+    except Exception as error:
+        if placed is None:
+            raise
+        raise placed(error, waiting.task, waiting.step) from error
 
 
 def results_of(waiting: Waiting) -> list[Any]:
@@ -248,6 +314,10 @@ def _named(devices: Sequence[int]) -> str:
 
 def _waits(devices: Sequence[int]) -> str:
     return "waits" if len(devices) == 1 else "wait"
+
+
+def _has(devices: Sequence[int]) -> str:
+    return "has" if len(devices) == 1 else "have"
 
 
 def require_devices(plan: Plan, topology: Topology) -> None:

@@ -1,0 +1,61 @@
+"""What the ranks of an MPI communicator tell one another before and after runs, without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.core.tree import flat, mapped, of_sequence, rebuilt
+from hloexec.core.values import TOKEN, Array, Value
+from hloexec.engine.exec.lockstep.parcels import Comm, pieces
+
+
+def gathered(comm: Comm, record: Any) -> list[Any]:
+    """What JSON can hold, of all ranks."""
+    own = np.frombuffer(json.dumps(record).encode(), np.uint8)
+    sizes = np.empty(comm.size, np.int64)
+    comm.Allgather(np.array([own.size], np.int64), sizes)
+    texts = np.empty(int(sizes.sum()), np.uint8)
+    comm.Allgatherv(own, [texts, sizes.tolist()])
+    ends = np.cumsum(sizes).tolist()
+    return [json.loads(texts[end - size : end].tobytes()) for size, end in zip(sizes.tolist(), ends, strict=True)]
+
+
+def everywhere(comm: Comm, values: Sequence[Value]) -> list[Value]:
+    """The values of the devices of all ranks, in their order; devices whose leaves have the same bits get one array."""
+    own: dict[str | None, Array] = {}
+    trees = []
+    for value in values:
+        own |= {_key(leaf): np.asarray(leaf, order="C") for leaf in flat(value) if isinstance(leaf, np.ndarray)}
+        trees.append(mapped(value, _key))
+    records = gathered(comm, trees)
+    owners: dict[str, int] = {}
+    for rank, tree in enumerate(records):
+        for key in flat(tree, of_sequence):
+            if key is not None:
+                owners.setdefault(key, rank)
+    arrays: dict[str, Array] = {}
+    for key, rank in owners.items():
+        name, sizes, _ = json.loads(key)
+        arrays[key] = own[key] if rank == comm.rank else np.empty(sizes, ELEMENT_TYPES[name].storage)
+        for piece in pieces(arrays[key]):
+            comm.Bcast(piece, rank)
+
+    def leaf(key: str | None) -> Any:
+        return TOKEN if key is None else arrays[key]
+
+    return [rebuilt(tree, of_sequence, leaf) for theirs in records for tree in theirs]
+
+
+def _key(leaf: Any) -> str | None:
+    """Equal for arrays of the same bits; None for a token."""
+    if not isinstance(leaf, np.ndarray):
+        return None
+    data = np.asarray(leaf, order="C").reshape(-1).view(np.uint8)
+    digest = hashlib.blake2b(data.data, digest_size=16).hexdigest()
+    return json.dumps([element_type_of(leaf.dtype).name, list(leaf.shape), digest])

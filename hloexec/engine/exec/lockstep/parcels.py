@@ -1,0 +1,192 @@
+"""Arrays on their way between processes over MPI: a short message says what they are, and holds the small ones."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hloexec.core.dtypes import ELEMENT_TYPES, DType, element_type_of
+from hloexec.core.structs import define
+from hloexec.core.values import TOKEN, Array
+from hloexec.ops.resources import empty
+
+Comm: TypeAlias = Any
+"""A communicator of mpi4py's, which is imported by those who make one."""
+Row: TypeAlias = "list[int | None]"
+"""Which array of a parcel each leaf is; None for a token."""
+Placing: TypeAlias = Callable[[int, Sequence[int], DType], Array]
+"""Gives where the array of a number, with its sizes and type, shall lie."""
+
+_HEADER_TAG, _FIRST_TAG, _TAGS = 1, 2, 1 << 14
+_WITHIN_BYTES = 1 << 13
+"""Arrays of up to so many bytes are part of the message that says what they are."""
+_PIECE_BYTES = 1 << 30
+_HELP_SECONDS = 1e-3
+"""MPI lets messages go on where it is called, which a process that computes does so often."""
+_LENGTH = struct.Struct("<I")
+
+
+class Parcel:
+    """Arrays for one process, each of them once."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []
+        self._numbers: dict[Any, int] = {}
+
+    def row(self, leaves: Sequence[Any], parts: Sequence[tuple[int, int]] = ()) -> Row:
+        """The numbers of some leaves here; with `parts`, of a range of the elements of each."""
+        return [
+            self._number(leaf, parts[place] if parts else None) if isinstance(leaf, (np.ndarray, np.generic)) else None
+            for place, leaf in enumerate(leaves)
+        ]
+
+    def _number(self, leaf: Any, part: tuple[int, int] | None) -> int:
+        key = id(leaf), part
+        if key not in self._numbers:
+            self._numbers[key] = len(self.arrays)
+            array = np.asarray(leaf, order="C")
+            self.arrays.append(array if part is None else array.reshape(-1)[slice(*part)])
+        return self._numbers[key]
+
+
+class Arriving:
+    """A message of another process, and its arrays, the large ones of which come when they are asked for."""
+
+    def __init__(self, comm: Comm, source: int, content: dict[str, Any], small: bytes) -> None:
+        self.source = source
+        self.content = content
+        self.keys: list[Any] = []
+        """The meetings that they are for."""
+        self.arrays: list[Any] = []
+        self._comm = comm
+        self._requests: list[Any] | None = None
+        start = 0
+        for name, sizes, is_within in content["arrays"]:
+            dtype = ELEMENT_TYPES[name].storage
+            count = int(np.prod(sizes, dtype=np.int64))
+            array = None
+            if is_within:
+                array = np.frombuffer(small, dtype, count, start).reshape(sizes).copy()
+                start += array.nbytes
+            self.arrays.append(array)
+        self.is_here = all(array is not None for array in self.arrays)
+
+    def ask(self, place: Placing | None = None) -> None:
+        """Ask for the arrays, once."""
+        if self.is_here or self._requests is not None:
+            return
+        self._requests = []
+        for number, (name, sizes, is_within) in enumerate(self.content["arrays"]):
+            if not is_within:
+                dtype = ELEMENT_TYPES[name].storage
+                array = empty(sizes, dtype) if place is None else place(number, sizes, dtype)
+                self.arrays[number] = array
+                for piece in pieces(array):
+                    self._requests.append(self._comm.Irecv(piece, self.source, self.content["tag"]))
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether the arrays have been asked for, and are not all here."""
+        return self._requests is not None and not self.is_here
+
+    def test(self) -> bool:
+        """Whether the arrays are here now."""
+        if self.is_coming:
+            self._requests = [request for request in self._requests or () if not request.Test()]
+            self.is_here = not self._requests
+        return self.is_here
+
+    def leaves(self, row: Row) -> tuple[Any, ...]:
+        return tuple(TOKEN if number is None else self.arrays[number] for number in row)
+
+
+@define(eq=False)
+class _Sent:
+    """Messages that may be under way, and what must not be freed before they have left."""
+
+    requests: list[Any]
+    buffers: list[Any]
+
+
+class Post:
+    """Sends and receives parcels."""
+
+    def __init__(self, comm: Comm) -> None:
+        from mpi4py import MPI
+
+        self.comm = comm
+        self.sent = self.received = 0
+        """How many messages, so far."""
+        self._any_source = MPI.ANY_SOURCE
+        self._status = MPI.Status()
+        self._bytes = MPI.BYTE
+        self._tags = [0] * comm.size
+        self._under_way: list[_Sent] = []
+        self._lock = threading.Lock()
+        self._is_helped = False
+        """Whether a thread is at work that lets large arrays leave while this process computes."""
+
+    def send(self, rank: int, content: dict[str, Any], parcel: Parcel | None = None) -> None:
+        """Begin to send a message, which JSON can hold, with arrays."""
+        arrays = [] if parcel is None else parcel.arrays
+        within = [array.nbytes <= _WITHIN_BYTES for array in arrays]
+        specifications = [
+            [element_type_of(array.dtype).name, list(array.shape), is_within]
+            for array, is_within in zip(arrays, within, strict=True)
+        ]
+        tag = _FIRST_TAG + self._tags[rank] % _TAGS
+        self._tags[rank] += 1
+        text = json.dumps({**content, "arrays": specifications, "tag": tag}).encode()
+        small = [array.tobytes() for array, is_within in zip(arrays, within, strict=True) if is_within]
+        header = b"".join((_LENGTH.pack(len(text)), text, *small))
+        requests = [self.comm.Isend([header, self._bytes], rank, _HEADER_TAG)]
+        for array, is_within in zip(arrays, within, strict=True):
+            if not is_within:
+                requests += [self.comm.Isend(piece, rank, tag) for piece in pieces(array)]
+        self.sent += 1
+        with self._lock:
+            self._under_way.append(_Sent(requests, [header, *arrays]))
+            if not all(within) and not self._is_helped:
+                self._is_helped = True
+                threading.Thread(target=self._help, daemon=True).start()
+
+    def take(self, rank: int | None = None) -> Arriving | None:
+        """The next message that has come, from a rank or any, if there is one."""
+        message = self.comm.Improbe(self._any_source if rank is None else rank, _HEADER_TAG, self._status)
+        if message is None:
+            return None
+        source = self._status.source
+        buffer = bytearray(self._status.Get_count(self._bytes))
+        message.Recv([buffer, self._bytes])
+        self.received += 1
+        end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+        return Arriving(self.comm, source, json.loads(buffer[_LENGTH.size : end]), bytes(buffer[end:]))
+
+    def flush(self) -> bool:
+        """Whether all that was sent has left."""
+        with self._lock:
+            return self._flush()
+
+    def _flush(self) -> bool:
+        for message in self._under_way:
+            message.requests = [request for request in message.requests if not request.Test()]
+        self._under_way = [message for message in self._under_way if message.requests]
+        return not self._under_way
+
+    def _help(self) -> None:
+        while self._is_helped:
+            time.sleep(_HELP_SECONDS)
+            with self._lock:
+                self._is_helped = not self._flush()
+
+
+def pieces(array: Array) -> list[Any]:
+    """An array in row-major order as bytes, in pieces that MPI can count."""
+    data = array.reshape(-1).view(np.uint8)
+    return [data[start : start + _PIECE_BYTES] for start in range(0, data.size, _PIECE_BYTES)]

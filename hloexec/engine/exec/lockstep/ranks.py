@@ -1,0 +1,532 @@
+"""A run over MPI: each process, a rank, holds a block of neighbouring devices.
+
+A collective whose group has members on several ranks is computed on each of them, from what all members hold and in the
+group's order, so that the bits are those of one process. Large arrays that are folded element by element are divided:
+each rank folds a part of them, and hands it to the others. A rank sends an array to another rank once, whatever number
+of its devices hold it.
+
+Ranks agree without a master that nothing is left to do: a rank that cannot go on takes part in a round, a sum over all
+ranks of how many messages they have sent and received. If two rounds in a row give the same, and as many were received
+as sent, then no rank could go on in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+
+import hloexec.errors
+from hloexec.core.dtypes import DType
+from hloexec.core.structs import define
+from hloexec.core.tree import flat
+from hloexec.core.values import Array
+from hloexec.engine.devices.ranks import devices_of_rank
+from hloexec.engine.devices.topology import Group
+from hloexec.engine.exec.lockstep.gathering import gathered
+from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Placing, Post, Row
+from hloexec.engine.exec.lockstep.transport import Leaves, Mail, Meeting, State, Transport, Waiting
+from hloexec.errors import EvaluationError, HloError, InputError
+from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
+from hloexec.ops.resources import PIECE_ELEMENTS, empty
+
+_Prepared = TypeVar("_Prepared")
+
+_LARGE_BYTES = 1 << 18
+"""From here on ranks fold a part each of what is folded element by element."""
+_BUSY_LOOKS = 200
+"""So often a rank looks for messages before it sleeps in between."""
+_LOOKS_IN_A_ROW = 64
+"""While arrays come, so often before others may use the processor: MPI moves them on whenever it is asked."""
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 2e-5, 1e-3
+_FAREWELL_SECONDS = 1.0
+"""How long a rank that fails tries to tell the others."""
+
+
+@define(eq=False)
+class _Folding:
+    """Ranks fold a part each of large arrays."""
+
+    ranks: list[int]
+    parts: list[list[tuple[int, int]]]
+    """For each rank the range of the elements of each operand."""
+    totals: list[Array] | None = None
+    """The results, once this rank has folded its part."""
+
+
+@define(eq=False)
+class _Joining:
+    """Large arrays are received where they lie in the result."""
+
+    wholes: list[Array]
+    dimension: int
+    places: dict[int, int]
+    """Of the members, in the group's order."""
+    is_placed: set[tuple[int, int]]
+    """What is in its place, by member and operand."""
+
+    def part(self, device: int, operand: int) -> Array:
+        """Where what a member holds of an operand lies."""
+        whole = self.wholes[operand]
+        extent = whole.shape[self.dimension] // len(self.places)
+        start = self.places[device] * extent
+        return whole[(slice(None),) * self.dimension + (slice(start, start + extent),)]
+
+    def put(self, device: int, leaves: Leaves) -> None:
+        """Put what a member holds in its place."""
+        for operand, leaf in enumerate(leaves):
+            if (device, operand) not in self.is_placed:
+                self.is_placed.add((device, operand))
+                self.part(device, operand)[...] = leaf
+
+    def placing(self, device: int, row: Row) -> Placing:
+        """Where arrays are received that are on their way."""
+
+        def place(number: int, sizes: Sequence[int], dtype: DType) -> Array:
+            if number not in row:
+                return empty(sizes, dtype)
+            operand = row.index(number)
+            self.is_placed.add((device, operand))
+            return self.part(device, operand)
+
+        return place
+
+
+class _ElsewhereError(Exception):
+    """What is behind an error of another rank is a fault of hloexec's own."""
+
+
+class RankTransport(Transport):
+    """Between the ranks of a communicator, for one run."""
+
+    def __init__(self, comm: Comm, count: int) -> None:
+        self._comm = comm.Dup()
+        self._rank, self._size = comm.rank, comm.size
+        self._starts = [devices_of_rank(rank, self._size, count).start for rank in range(self._size)]
+        self._devices = devices_of_rank(self._rank, self._size, count)
+        self._post = Post(self._comm)
+        self._keys: dict[Any, str] = {}
+        self._offers: dict[str, dict[int, deque[tuple[Arriving, Row | None]]]] = {}
+        """What members elsewhere have brought to meetings."""
+        self._parts: dict[str, dict[int, Arriving]] = {}
+        """What other ranks have folded for meetings, by rank."""
+        self._touched: dict[str, None] = {}
+        """The meetings for which something has come."""
+        self._coming: list[Arriving] = []
+        """What has been asked for and is on its way."""
+        self._mail: deque[tuple[int | None, int | None, Arriving]] = deque()
+        self._unclaimed: dict[int | None, deque[Mail]] = {}
+        """On rank 0: mail whose senders do not say whom it is for, by channel."""
+        self._asking: dict[int | None, deque[int]] = {}
+        """On rank 0: the devices that ask for such mail."""
+        self._asked: set[tuple[int | None, int]] = set()
+        self._claimed: list[tuple[tuple[int | None, int | None], Mail]] = []
+        self._round: Any = None
+        self._sums = (np.zeros(4, np.int64), np.zeros(4, np.int64))
+        self._last_sums: list[int] = []
+        self._has_failed = False
+        self.sharing = _on_this_machine(comm)
+
+    def devices(self, count: int) -> Sequence[int]:
+        return self._devices
+
+    def held_here(self, group: Group) -> int:
+        return sum(device in self._devices for device in group.values())
+
+    def _rank_of(self, device: int) -> int:
+        # Ranks without devices begin where the next one does.
+        return bisect_right(self._starts, device) - 1
+
+    def key(self, point: Any, group: Group) -> str:
+        plain = point, tuple(group.values())
+        if plain not in self._keys:
+            self._keys[plain] = hashlib.blake2b(repr(plain).encode(), digest_size=12).hexdigest()
+        return self._keys[plain]
+
+    # Before a run
+
+    def agree(self, facts: Mapping[str, str], error: HloError | None) -> None:
+        """Raise the error of the first rank that has one, on all of them; InputError where the facts differ, which are
+        by what they are about."""
+        own = None if error is None else [type(error).__name__, str(error)]
+        records = self.gathered([own, dict(facts)])
+        for rank, (failure, _) in enumerate(records):
+            if failure is not None:
+                raise error if rank == self._rank and error is not None else _error_of(failure[0], failure[1], rank)
+        for rank, (_, theirs) in enumerate(records):
+            for subject, value in records[0][1].items():
+                if theirs.get(subject) != value:
+                    raise InputError(
+                        f"ranks must run the same, but {subject} differs: {value} on rank 0, {theirs.get(subject)} on "
+                        f"rank {rank}"
+                    )
+
+    # Collectives
+
+    def offer(self, waiting: Waiting, meetings: Sequence[Meeting]) -> None:
+        messages: dict[int, tuple[Parcel, list[Any]]] = {}
+        for meeting in meetings:
+            if meeting.expected == len(meeting.group):
+                continue
+            ranks = sorted({self._rank_of(device) for device in meeting.group.values()})
+            if meeting.shared is None:
+                meeting.shared = _sharing(meeting, waiting, ranks)
+            held = {device: waiting.held[device] for device, member in meeting.members.items() if member is waiting}
+            for rank in ranks:
+                if rank != self._rank:
+                    parcel, entries = messages.setdefault(rank, (Parcel(), []))
+                    entries.append([meeting.key, *self._rows(meeting, held, rank, parcel)])
+        for rank, (parcel, entries) in messages.items():
+            self._post.send(rank, {"kind": "offer", "entries": entries}, parcel)
+        for meeting in meetings:
+            if isinstance(meeting.shared, _Joining):
+                for device, member in meeting.members.items():
+                    if member is waiting:
+                        meeting.shared.put(device, waiting.held[device])
+
+    def _rows(self, meeting: Meeting, held: Mapping[int, Leaves], rank: int, parcel: Parcel) -> list[Any]:
+        """Devices, the rows of what they hold, and which row is whose: what a rank needs of it."""
+        folding = meeting.shared
+        parts = folding.parts[folding.ranks.index(rank)] if isinstance(folding, _Folding) else ()
+        needed = self._needed(meeting, rank)
+        rows: dict[Any, int] = {}
+        numbers = []
+        for device, leaves in held.items():
+            row = None if needed is not None and device not in needed else tuple(parcel.row(leaves, parts))
+            numbers.append(rows.setdefault(row, len(rows)))
+        return [list(held), list(rows), numbers]
+
+    def _needed(self, meeting: Meeting, rank: int) -> set[int] | None:
+        """The members whose values a rank needs where each goes to one other alone; None for all."""
+        attributes: Any = meeting.step.instruction.attributes
+        pairs = getattr(attributes, "source_target_pairs", None)
+        if pairs is None or attributes.slice_sizes:
+            return None
+        group = meeting.group
+        return {
+            group[source]
+            for source, target in pairs
+            if source in group and target in group and self._rank_of(group[target]) == rank
+        }
+
+    def present(self, key: Any) -> set[int]:
+        return {device for device, queue in self._offers.get(key, {}).items() if queue}
+
+    def collect(self, meeting: Meeting) -> Mapping[int, Leaves] | None:
+        if meeting.expected == len(meeting.group):
+            return {}
+        shared = meeting.shared
+        if isinstance(shared, _Folding) and shared.totals is not None:
+            return {} if self._are_parts_here(meeting, shared) else None
+        queues = self._offers.get(meeting.key, {})
+        elsewhere = [device for device in meeting.group.values() if device not in self._devices]
+        entries = {device: queues[device][0] for device in elsewhere if queues.get(device)}
+        is_here = True
+        for device, (arriving, row) in entries.items():
+            if row is not None and not arriving.is_here:
+                self._ask(arriving, meeting.key, shared.placing(device, row) if isinstance(shared, _Joining) else None)
+                is_here = False
+        if not is_here or len(entries) < len(elsewhere) or len(meeting.members) < meeting.expected:
+            return None
+        for device in elsewhere:
+            queues[device].popleft()
+        own = next(iter(next(iter(meeting.members.values())).held.values()))
+        absent = tuple(zeros(leaf.dtype, leaf.shape) if isinstance(leaf, np.ndarray) else leaf for leaf in own)
+        held = {device: absent if row is None else arriving.leaves(row) for device, (arriving, row) in entries.items()}
+        if isinstance(shared, _Folding):
+            self._fold(meeting, shared, held)
+            return {} if self._are_parts_here(meeting, shared) else None
+        if isinstance(shared, _Joining):
+            for device, leaves in held.items():
+                shared.put(device, leaves)
+        return held
+
+    def _ask(self, arriving: Arriving, key: str, place: Placing | None = None) -> None:
+        if key not in arriving.keys:
+            arriving.keys.append(key)
+        if not arriving.is_coming:
+            arriving.ask(place)
+            self._coming.append(arriving)
+
+    def _fold(self, meeting: Meeting, folding: _Folding, others: Mapping[int, Leaves]) -> None:
+        """Fold this rank's part of what the members hold, and hand it to the other ranks."""
+        parts = folding.parts[folding.ranks.index(self._rank)]
+        held = {
+            number: others[device] if device in others else _parts_of(meeting.members[device].held[device], parts)
+            for number, device in meeting.group.items()
+        }
+        flow: Any = meeting.step.flow
+        folded = flat(flow.function(held)[next(iter(held))])
+        own = next(iter(next(iter(meeting.members.values())).held.values()))
+        folding.totals = [empty(leaf.shape, leaf.dtype) for leaf in own]
+        for total, part, span in zip(folding.totals, folded, parts, strict=True):
+            total.reshape(-1)[slice(*span)] = part
+        for rank in folding.ranks:
+            if rank != self._rank:
+                parcel = Parcel()
+                self._post.send(rank, {"kind": "part", "key": meeting.key, "row": parcel.row(folded)}, parcel)
+
+    def _are_parts_here(self, meeting: Meeting, folding: _Folding) -> bool:
+        """Whether the other ranks' parts are in their places; asks for those that have come."""
+        arrived = self._parts.get(meeting.key, {})
+        totals = folding.totals or []
+        for rank, arriving in arrived.items():
+            spans = folding.parts[folding.ranks.index(rank)]
+            row = arriving.content["row"]
+
+            def place(number: int, sizes: Sequence[int], dtype: DType, row: Row = row, spans: Any = spans) -> Array:
+                operand = row.index(number)
+                return totals[operand].reshape(-1)[slice(*spans[operand])]
+
+            if not arriving.is_here:
+                self._ask(arriving, meeting.key, place)
+        return len(arrived) == len(folding.ranks) - 1 and all(part.is_here for part in arrived.values())
+
+    def result(self, meeting: Meeting) -> Leaves | None:
+        folding = meeting.shared
+        if isinstance(folding, _Joining):
+            return tuple(folding.wholes)
+        if not isinstance(folding, _Folding) or folding.totals is None:
+            return None
+        for rank, arriving in self._parts.pop(meeting.key, {}).items():
+            spans = folding.parts[folding.ranks.index(rank)]
+            for operand, number in enumerate(arriving.content["row"]):
+                if arriving.content["arrays"][number][2]:
+                    folding.totals[operand].reshape(-1)[slice(*spans[operand])] = arriving.arrays[number]
+        return tuple(folding.totals)
+
+    # Channels
+
+    def send(self, channel: int | None, receiver: int | None, mail: Mail) -> bool:
+        if receiver in self._devices:
+            return False
+        rank = 0 if receiver is None else self._rank_of(receiver)
+        if rank == self._rank:
+            self._unclaimed.setdefault(channel, deque()).append(mail)
+            self._match(channel)
+            return True
+        parcel = Parcel()
+        names = {"sender": mail.sender, "instruction": mail.instruction, "computation": mail.computation}
+        row = parcel.row(mail.data)
+        content = {"kind": "mail", "channel": channel, "receiver": receiver, "row": row, **names}
+        self._post.send(rank, content, parcel)
+        return True
+
+    def ask(self, channel: int | None, receiver: int) -> bool:
+        if (channel, receiver) not in self._asked:
+            self._asked.add((channel, receiver))
+            self._request(channel, receiver) if self._rank == 0 else self._post.send(
+                0, {"kind": "ask", "channel": channel, "receiver": receiver}
+            )
+        return True
+
+    def _request(self, channel: int | None, receiver: int) -> None:
+        self._asking.setdefault(channel, deque()).append(receiver)
+        self._match(channel)
+
+    def _match(self, channel: int | None) -> None:
+        """Hand mail that is for anyone to those who ask for it."""
+        mails, receivers = self._unclaimed.get(channel), self._asking.get(channel)
+        while mails and receivers:
+            receiver, mail = receivers.popleft(), mails.popleft()
+            if not self.send(channel, receiver, mail):
+                self._claimed.append(((channel, receiver), mail))
+
+    # Waiting
+
+    def wait(self, unfinished: int, unread: int) -> State:
+        looks, pause = 0, _SHORTEST_SLEEP
+        while True:
+            if self._look():
+                return State.ARRIVED
+            looks += 1
+            if self._coming:
+                if looks % _LOOKS_IN_A_ROW == 0:
+                    time.sleep(0)
+                continue
+            state = self._agreed(unfinished, unread)
+            if state is not None:
+                return state
+            time.sleep(0 if looks < _BUSY_LOOKS else pause)
+            if looks >= _BUSY_LOOKS:
+                pause = min(2 * pause, _LONGEST_SLEEP)
+
+    def _look(self) -> bool:
+        """Take in what has come; whether tasks may be able to go on for it."""
+        self._post.flush()
+        while (arriving := self._post.take()) is not None:
+            getattr(self, f"_take_{arriving.content['kind']}")(arriving)
+        if self._coming:
+            for arriving in self._coming:
+                if arriving.test():
+                    self._touched.update(dict.fromkeys(arriving.keys))
+            self._coming = [arriving for arriving in self._coming if not arriving.is_here]
+        return bool(self._touched or self._claimed or (self._mail and self._mail[0][2].is_here))
+
+    def _take_offer(self, arriving: Arriving) -> None:
+        for key, devices, rows, numbers in arriving.content["entries"]:
+            queues = self._offers.setdefault(key, {})
+            for device, number in zip(devices, numbers, strict=True):
+                queues.setdefault(device, deque()).append((arriving, rows[number]))
+            self._touched[key] = None
+
+    def _take_part(self, arriving: Arriving) -> None:
+        key = arriving.content["key"]
+        self._parts.setdefault(key, {})[arriving.source] = arriving
+        self._touched[key] = None
+
+    def _take_mail(self, arriving: Arriving) -> None:
+        arriving.ask()
+        if arriving.is_coming:
+            self._coming.append(arriving)
+        self._mail.append((arriving.content["channel"], arriving.content["receiver"], arriving))
+
+    def _take_ask(self, arriving: Arriving) -> None:
+        self._request(arriving.content["channel"], arriving.content["receiver"])
+
+    def _take_error(self, arriving: Arriving) -> None:
+        self._has_failed = True
+        content = arriving.content
+        error = _error_of(content["type"], content["text"], arriving.source)
+        raise error from (_ElsewhereError() if content["is_fault"] else None)
+
+    def receive(self) -> tuple[Sequence[Any], Sequence[tuple[tuple[int | None, int | None], Mail]]]:
+        keys, self._touched = list(self._touched), {}
+        while self._mail and self._mail[0][2].is_here:
+            channel, receiver, arriving = self._mail.popleft()
+            content = arriving.content
+            names = content["sender"], content["instruction"], content["computation"]
+            mail = Mail(*names, arriving.leaves(content["row"]))
+            if receiver is None:
+                self._unclaimed.setdefault(channel, deque()).append(mail)
+                self._match(channel)
+            else:
+                self._claimed.append(((channel, receiver), mail))
+        mails, self._claimed = self._claimed, []
+        for (channel, receiver), _ in mails:
+            self._asked.discard((channel, receiver or 0))
+        return keys, mails
+
+    def _agreed(self, unfinished: int, unread: int) -> State | None:
+        """What all ranks have found to hold, this one being idle; None where they have not yet."""
+        own, sums = self._sums
+        if self._round is None:
+            own[:] = self._post.sent, self._post.received, unfinished, unread + sum(map(bool, self._unclaimed.values()))
+            self._round = self._comm.Iallreduce(own, sums)
+            return None
+        if not self._round.Test():
+            return None
+        self._round = None
+        sent, received, total, _ = totals = sums.tolist()
+        if sent == received and (not total or totals == self._last_sums):
+            self._last_sums = []
+            return State.QUIET if total else State.OVER
+        self._last_sums = totals
+        return None
+
+    def any(self, is_true: bool) -> bool:
+        return any(self.gathered(is_true))
+
+    def gathered(self, record: Any) -> list[Any]:
+        return gathered(self._comm, record)
+
+    def unclaimed(self) -> list[tuple[int | None, Mail]]:
+        """Mail for anyone that nobody has asked for."""
+        return [(channel, mails[0]) for channel, mails in self._unclaimed.items() if mails]
+
+    @contextmanager
+    def told(self, fault_of: Callable[[BaseException], BaseException | None]) -> Iterator[None]:
+        """The run: where it fails, the other ranks are told, also whether that is for a fault of hloexec's own."""
+        try:
+            yield
+        except BaseException as error:
+            self._close(error, is_fault=fault_of(error) is not None)
+            raise
+        self._close(None)
+
+    def _close(self, error: BaseException | None, *, is_fault: bool = False) -> None:
+        if error is not None and not self._has_failed:
+            content = {"kind": "error", "type": type(error).__name__, "text": str(error), "is_fault": is_fault}
+            for rank in range(self._size):
+                if rank != self._rank:
+                    self._post.send(rank, content)
+        end = time.monotonic() + _FAREWELL_SECONDS
+        while not self._post.flush() and (error is None or time.monotonic() < end):
+            time.sleep(_SHORTEST_SLEEP)
+        if error is None:
+            self._comm.Free()
+
+
+def _on_this_machine(comm: Comm) -> int:
+    from mpi4py import MPI
+
+    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    count = int(machine.size)
+    machine.Free()
+    return count
+
+
+def prepared(
+    comm: Comm, count: int, facts: Mapping[str, str], prepare: Callable[[Transport], _Prepared]
+) -> tuple[RankTransport, _Prepared]:
+    """A transport for a run on `count` devices, and what each rank prepares for it; an error of one is that of all."""
+    transport = RankTransport(comm, count)
+    error: HloError | None = None
+    results: list[_Prepared] = []
+    try:
+        results.append(prepare(transport))
+    except HloError as raised:
+        error = raised
+    transport.agree(facts, error)
+    return transport, results[0]
+
+
+def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding | _Joining | None:
+    """How ranks share the work on large arrays, which all of them find alike; None where each does all of it."""
+    flow: Any = meeting.step.flow
+    leaves = next(iter(waiting.held.values()))
+    if sum(getattr(leaf, "nbytes", 0) for leaf in leaves) < _LARGE_BYTES:
+        return None
+    if folds_each_element(flow.function, leaves):
+        ends = [[_end(leaf.size, number, len(ranks)) for leaf in leaves] for number in range(len(ranks) + 1)]
+        return _Folding(ranks, [list(zip(*pair, strict=True)) for pair in pairwise(ends)])
+    dimension = joins_along(flow.function, leaves)
+    if dimension is None:
+        return None
+    places = {device: place for place, device in enumerate(meeting.group.values())}
+    sizes = [list(leaf.shape) for leaf in leaves]
+    for leaf_sizes in sizes:
+        leaf_sizes[dimension] *= len(places)
+    wholes = [empty(whole, leaf.dtype) for whole, leaf in zip(sizes, leaves, strict=True)]
+    return _Joining(wholes, dimension, places, set())
+
+
+def _end(size: int, number: int, count: int) -> int:
+    """Where the part of a number begins, of `count` parts: where elements are computed together, none is divided."""
+    pieces = -(-size // PIECE_ELEMENTS)
+    return min(size, pieces * number // count * PIECE_ELEMENTS)
+
+
+def _parts_of(leaves: Leaves, parts: Sequence[tuple[int, int]]) -> Leaves:
+    return tuple(
+        np.asarray(leaf, order="C").reshape(-1)[slice(*part)] for leaf, part in zip(leaves, parts, strict=True)
+    )
+
+
+def _error_of(name: str, text: str, rank: int) -> BaseException:
+    """The error of another rank."""
+    if name == "KeyboardInterrupt":
+        return KeyboardInterrupt()
+    if name == "SystemExit" and text.isdecimal():
+        return SystemExit(int(text))
+    kind = getattr(hloexec.errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, HloError) and kind is not hloexec.errors.ParseError:
+        return kind(text)
+    return EvaluationError(f"rank {rank} failed: {name}: {text}".rstrip(": "))
