@@ -13,6 +13,7 @@ with 130, SIGTERM with 143, and a closed output pipe with 141, all without a tra
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 import warnings
@@ -123,13 +124,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         restart_with_better_kernels()
         keep_freed_memory()
+    if arguments is None and any(name.endswith("_SIZE") or name == "PMIX_RANK" for name in os.environ):
+        from hloexec.cli.process import is_for_all_ranks
+
+        if is_for_all_ranks(words):
+            from hloexec.cli.ranks import carried_out
+
+            return carried_out(words, lambda: _main(words, name, is_process=True))
+    return _main(words, name, is_process=arguments is None)
+
+
+def _main(words: Sequence[str], name: str, *, is_process: bool) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", HloWarning)
         said = Warnings()
         said.words = words
         warnings.showwarning = said.show
         try:
-            if arguments is None:
+            if is_process:
                 _handle_signals()
                 _encode_everything()
             if sys.stdout is None:

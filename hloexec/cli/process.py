@@ -13,9 +13,29 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from hloexec.core.process import openblas_kernels
+
+_RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""Variables of MPICH and Open MPI, and of what starts processes as they do."""
+
+
+def is_for_all_ranks(words: Sequence[str]) -> bool:
+    """Whether this process is one of several ranks of MPI, which carry out a command line together; not where the first
+    of them hands out tasks to the others (`--executor mpi`)."""
+    executors = [after for word, after in pairwise(words) if word == "--executor"]
+    return "mpi" not in executors and "--executor=mpi" not in words and _started_ranks() > 1
+
+
+def _started_ranks() -> int:
+    """How many processes were started with this one, as ranks of MPI."""
+    names = (*_RANKS, "SLURM_NTASKS") if "PMIX_RANK" in os.environ else _RANKS
+    texts = [os.environ.get(name, "") for name in names]
+    return max((int(text) for text in texts if text.isdecimal()), default=1)
+
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Options of glibc's mallopt."""

@@ -87,12 +87,12 @@ class TerminalView:
         if against is not None and comparison is not None:
             from hloexec.report.judging.comparison import comparison_view
 
-            shown = comparison_view(comparison, devices=len(ran.results))
+            shown = comparison_view(comparison, devices=ran.device_count)
             show(Group(Text(f"\ncompared with {against}"), shown))
         elif comparison is not None:
             show(f"\ncompared with the snapshot's result: {comparison}")
         taken = ran.statistics
-        per_device = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if len(ran.results) > 1 else ""
+        per_device = f" in all, {byte_text(taken.device_peak_bytes)} on a device" if ran.device_count > 1 else ""
         show(
             f"\nran in {seconds_text(ran.seconds)}, "
             f"peak memory {byte_text(taken.peak_bytes)} beyond the inputs{per_device}"
@@ -164,7 +164,7 @@ class PageView:
         if comparison is not None:
             self._parts.insert(0, verdict_line(comparison))
             with_what = against if against is not None else "the snapshot's result"
-            view = comparison_view(comparison, devices=len(outcome.ran.results))
+            view = comparison_view(comparison, devices=outcome.ran.device_count)
             self._parts.append(Titled(f"compared with {with_what}", "", view))
         self._parts.append(values_table("result", outcome.rows))
 

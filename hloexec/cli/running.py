@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -95,8 +96,10 @@ def inputs_per_device(
     different: bool,
     seed: int,
     make: Callable[[str | None, int], list[Value]],
+    own: Sequence[int] | None = None,
 ) -> list[list[Value]]:
-    """One list of inputs for all devices, or one per device: from one file each, or from different seeds.
+    """One list of inputs for all devices, or one per device, or per `own` device: from one file each, or from different
+    seeds.
 
     `make` returns the inputs of one device for a file (or None) and a seed.
     """
@@ -105,10 +108,46 @@ def inputs_per_device(
             f"--inputs must be given once for all devices, or once for each of the {topology.count}; there are "
             f"{len(files)}"
         )
+    devices = range(topology.count) if own is None else own
     if len(files) > 1:
-        return [make(file, seed) for file in files]
+        return [make(files[device], seed) for device in devices]
     file = files[0] if files else None
-    return [make(file, seed + device) for device in range(topology.count if different else 1)]
+    return [make(file, seed + device) for device in (devices if different else range(1))]
+
+
+class Here:
+    """Where a command runs: all devices are of this process."""
+
+    devices: Sequence[int] | None = None
+    """Those of this process, where it keeps the values of some alone."""
+    speaks = True
+    """Whether this process prints, and writes files."""
+
+    def rows(
+        self, values: Sequence[Value], labels: Callable[[tuple[int, ...]], str], *, are_for_all: bool = False
+    ) -> list[tuple[str, LeafStatistics]]:
+        """`labelled_leaves` of one value for each device of this process, or of one for all devices."""
+        return labelled_leaves(values, labels)
+
+    def execute(
+        self, module: Module, values: list[list[Value]], options: Options, iterations: int, names: Sequence[str]
+    ) -> Execution:
+        """Run a module on the inputs of this process's devices, as `execute` does."""
+        return execute(module, values, options, iterations, names)
+
+    def save(self, path: str, values: Sequence[Value]) -> None:
+        """Write the values of all devices to a file."""
+        from hloexec.language import literals
+
+        if self.speaks:
+            literals.save(path, tuple(values) if len(values) > 1 else values[0])
+
+
+def place_of_run(count: int, *, is_plain: bool, sends: bool) -> Here:
+    """Where a run on so many devices takes place; each process may keep its devices' values where it `is_plain`. It may
+    be one that `sends` values to its host."""
+    ranks = sys.modules.get("hloexec.cli.ranks")
+    return Here() if ranks is None else ranks.place_of_run(count, is_plain=is_plain, sends=sends)
 
 
 def labelled_leaves(
@@ -172,6 +211,12 @@ class Execution:
     """The first run of each printed instruction, once per distinct value on the devices."""
     is_interrupted: bool = False
     """Whether Ctrl-C ended the further runs."""
+    devices: int = 0
+    """How many devices there are, where these are the results of some."""
+
+    @property
+    def device_count(self) -> int:
+        return self.devices or len(self.results)
 
     def printed(self, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         """The printed values, as pairs of label and HLO literal."""
@@ -193,8 +238,10 @@ def execute(
     options: Options,
     iterations: int = 0,
     names: Sequence[str] = (),
+    comm: Any = None,
 ) -> Execution:
-    """Run a module on the inputs of each device, then `iterations` more times without progress, or until Ctrl-C."""
+    """Run a module on the inputs of each device, then `iterations` more times without progress, or until Ctrl-C; with
+    `comm`, on the devices of this rank."""
     from hloexec.cli.reports import ProgressBar
     from hloexec.engine.exec.running import run_with
     from hloexec.engine.exec.statistics import Statistics
@@ -203,7 +250,7 @@ def execute(
 
     def run(given: Options, observers: Sequence[Any] = ()) -> tuple[list[Value], float]:
         start = time.perf_counter()
-        results = run_with(module, values, given, observers)
+        results = run_with(module, values, given, observers, comm)
         return results, time.perf_counter() - start
 
     taken, recorder = Statistics(), _Recorder(wanted)

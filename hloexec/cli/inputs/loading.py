@@ -292,8 +292,10 @@ def values_per_device(
     computation: Computation | None = None,
     *,
     verify: bool = True,
+    own: Sequence[int] | None = None,
 ) -> list[list[Value]]:
-    """The inputs of a computation (by default the entry), as the options say: one list for all devices, or one each."""
+    """The inputs of a computation (by default the entry), as the options say: one list for all devices, or one each, of
+    all or of the `own` devices of this process."""
     from hloexec.cli.running import inputs_per_device
 
     chosen = module.entry if computation is None else computation
@@ -303,6 +305,7 @@ def values_per_device(
         given.different_inputs,
         given.options.seed,
         lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
+        own,
     )
 
 

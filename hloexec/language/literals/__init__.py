@@ -30,6 +30,18 @@ from hloexec.language.literals.files import (
     load_value,
     require_writable,
     save,
+    save_entries,
+    stored_leaves,
 )
 
-__all__ = ["input_files", "load", "load_arrays", "load_inputs", "load_value", "require_writable", "save"]
+__all__ = [
+    "input_files",
+    "load",
+    "load_arrays",
+    "load_inputs",
+    "load_value",
+    "require_writable",
+    "save",
+    "save_entries",
+    "stored_leaves",
+]

@@ -108,6 +108,25 @@ def save(path: str | os.PathLike[str], value: Value | list[Any]) -> None:
         raise LiteralError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
 
 
+def save_entries(path: FilePath, stored: Iterable[tuple[str, Array]]) -> None:
+    """Write arrays to a `.npz` file behind their keys, as `stored_leaves` gives them, each as soon as it is there."""
+    if _format_of(os.fspath(path)) != ".npz":
+        raise LiteralError(f"several devices' values need a .npz file instead of {os.fspath(path)!r}")
+    try:
+        with files.open_atomically(path) as file:
+            write_npz(file, stored)
+    except OSError as error:
+        raise LiteralError(f"cannot write {os.fspath(path)!r}: {error.strerror or error}") from error
+
+
+def stored_leaves(value: object, device: int) -> Iterator[tuple[str, Array]]:
+    """The entries of a file for the leaves of one of several devices' values."""
+    for key, leaf in keyed_leaves(value):
+        stem, colon, kind = key.partition(":")
+        own = f"{device}.{stem}" if stem != WHOLE else str(device)
+        yield (own + colon + kind, _NOTHING) if colon else encode(own, leaf)
+
+
 def load(path: str | os.PathLike[str]) -> Value:
     """The value in a file that `save` wrote, or NumPy.
 

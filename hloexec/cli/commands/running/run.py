@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hloexec.analysis.numerics.comparison import Comparison
     from hloexec.cli.against import Expectation
     from hloexec.cli.inputs.loading import HostValues
+    from hloexec.cli.running import Here
     from hloexec.core.ir import Computation, Module
     from hloexec.core.values import Array, Value
     from hloexec.engine.devices.topology import Topology
@@ -119,9 +120,7 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
     """
     from hloexec.cli.against import expectation, with_inputs_of
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
-    from hloexec.cli.running import execute, labelled_leaves
     from hloexec.core.values import label_of
-    from hloexec.language import literals
 
     own = _Options(**more)
     if own.against is not None:
@@ -143,10 +142,11 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
     for view in views:
         view.begin(run)
     names = [parameter.name for parameter in loaded.computation.parameters]
-    rows = labelled_leaves([*map(tuple, run.inputs)], lambda index: _input_label(index, names))
+    place, inputs = loaded.place, [*map(tuple, run.inputs)]
+    rows = place.rows(inputs, lambda index: _input_label(index, names), are_for_all=not loaded.are_of_each)
     for view in views:
         view.inputs(rows)
-    ran = execute(module, run.inputs, loaded.options, own.iterations, own.printed)
+    ran = place.execute(module, run.inputs, loaded.options, own.iterations, own.printed)
     results, divided, comparison = ran.results, None, None
     failure: BaseException | None = None
     try:
@@ -157,13 +157,11 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
         comparison = _comparison(loaded, ran.results, results, expected_for, divided)
     except (HloError, KeyboardInterrupt) as error:
         failure = error
-    rows = labelled_leaves(results, label_of)
+    rows = place.rows(results, label_of)
     outcome = Outcome(rows, ran, own.printed, comparison, own.against)
     for view in views:
         view.result(outcome)
-    if own.save is not None:
-        literals.save(own.save, tuple(results) if len(results) > 1 else results[0])
-    loaded.host.save()
+    loaded.save(own.save, results)
     if failure is not None:
         raise failure
     for view in views:
@@ -226,6 +224,12 @@ class _Options:
     no_plan: bool
     no_verify: bool
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked for but that the module runs and its result is described or saved."""
+        more = self.global_inputs, self.save_inputs, self.infeed, self.outfeed, self.received, self.sent, self.printed
+        return not any(more) and self.against is None
+
     def require_results_only(self) -> None:
         """click.UsageError where the host takes part in the run, of which nothing would be compared."""
         if self.infeed or self.outfeed or self.received or self.sent:
@@ -257,14 +261,23 @@ class _Loaded:
     host: HostValues
     before: Module | None
     """The module before partitioning."""
+    place: Here
+    are_of_each: bool
+    """Whether there are inputs for each device, or one list for all."""
+
+    def save(self, path: str | None, results: Sequence[Value]) -> None:
+        """Write the results to a file, where it has a name, and the values that the host is sent."""
+        if path is not None:
+            self.place.save(path, results)
+        if self.place.speaks:
+            self.host.save()
 
 
 def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Loaded:
     import hloexec
     from hloexec.cli.inputs.loading import host_values
-    from hloexec.cli.running import memory_advice, require_instructions
+    from hloexec.cli.running import memory_advice, place_of_run, require_instructions
     from hloexec.core.arguments import named_computation
-    from hloexec.language import literals
     from hloexec.language.loading import load_with_values
 
     own.require_destinations()
@@ -287,13 +300,17 @@ def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Lo
     source = _Inputs(given, own.global_inputs, before, is_random=is_random)
     with memory_advice(file, snapshot.module, given, options):
         topology = required_topology(snapshot.module, options)
-        values = source.values(snapshot, chosen, topology, verify=verify)
+        is_plain = own.is_plain and not source.is_recorded(snapshot)
+        place = place_of_run(topology.count, is_plain=is_plain, sends=bool(own.outfeed or own.sent))
+        values = source.values(snapshot, chosen, topology, verify=verify, own=place.devices)
     if own.save_inputs is not None:
-        literals.save(own.save_inputs, tuple(map(tuple, values)) if len(values) > 1 else tuple(values[0]))
+        place.save(own.save_inputs, [tuple(row) for row in values])
     options = options.on(topology)
     expected = snapshot.result if source.is_recorded(snapshot) and not given.overrides else None
     run = Prepared(snapshot.module, values, options, topology.count, (file, *given.words()), expected)
-    return _Loaded(run, chosen, attrs.evolve(options, **host.on_devices(topology.count)), host, before)
+    options = attrs.evolve(options, **host.on_devices(topology.count))
+    are_of_each = given.different_inputs or len(given.inputs) > 1
+    return _Loaded(run, chosen, options, host, before, place, are_of_each)
 
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
@@ -323,8 +340,16 @@ class _Inputs:
         """Whether they come from the snapshot."""
         return bool(snapshot.inputs_per_device) and not (self.is_random or self.given.inputs or self.global_file)
 
-    def values(self, snapshot: Snapshot, chosen: Computation, topology: Topology, *, verify: bool) -> list[list[Value]]:
-        """One list for all devices, or one for each."""
+    def values(
+        self,
+        snapshot: Snapshot,
+        chosen: Computation,
+        topology: Topology,
+        *,
+        verify: bool,
+        own: Sequence[int] | None = None,
+    ) -> list[list[Value]]:
+        """One list for all devices, or one for each, or for each of the `own` devices of this process."""
         import hloexec
         from hloexec.cli.inputs.loading import recorded_inputs
 
@@ -351,7 +376,7 @@ class _Inputs:
         if self.is_recorded(snapshot):
             require_normal(run_options, "a snapshot runs on its own inputs; --random-inputs generates others")
             return recorded_inputs(snapshot, chosen, given_values(chosen, run_options.overrides), topology.count)
-        return values_per_device(snapshot.module, topology, run_options, chosen, verify=verify)
+        return values_per_device(snapshot.module, topology, run_options, chosen, verify=verify, own=own)
 
 
 def _whole_values(path: str, module: Module) -> tuple[Value, ...]:
