@@ -1,0 +1,70 @@
+"""A plugin of pytest's: tests run on all ranks of MPI alike, and what they run on several devices is spread over them.
+
+Each rank compares the results of all devices, bit for bit, with those of a single process, and errors by their text.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hloexec
+from hloexec.core.tree import leaves
+from hloexec.engine.exec.lockstep import parcels, ranks
+
+COMM = MPI.COMM_WORLD
+OWN = ("observers", "statistics", "infeed", "outfeed", "host_transfers", "max_iterations", "timeout", "memory_limit")
+"""Options with which only the own devices are seen, or that tell of one process."""
+_run_devices = hloexec.run_devices
+_counts = {"spread": 0, "errors": 0}
+
+
+def _outcome(*arguments: Any, **options: Any) -> Any:
+    try:
+        return _run_devices(*arguments, **options)
+    except hloexec.HloError as error:
+        return error
+
+
+def _bits(value: Any) -> list[Any]:
+    return [
+        (index, str(leaf.dtype), leaf.shape, leaf.tobytes()) if isinstance(leaf, np.ndarray) else (index, str(leaf))
+        for index, leaf in leaves(value)
+    ]
+
+
+def run_devices(module: Any, inputs: Any, **options: Any) -> Any:
+    if "HLOEXEC_NUMERICS" in os.environ:
+        options.setdefault("numerics", os.environ["HLOEXEC_NUMERICS"])
+    expected = _outcome(module, inputs, **options)
+    if any(options.get(name) for name in OWN):
+        if isinstance(expected, Exception):
+            raise expected
+        return expected
+    own = _outcome(module, inputs, comm=COMM, **options)
+    _counts["spread"] += 1
+    if isinstance(expected, Exception):
+        _counts["errors"] += 1
+        assert isinstance(own, Exception), (expected, own)
+        assert (type(own), str(own)) == (type(expected), str(expected))
+        raise expected
+    assert not isinstance(own, Exception), own
+    values = [value for values in COMM.allgather([*map(_bits, own)]) for value in values]
+    assert values == [*map(_bits, expected)]
+    return expected
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "HLOEXEC_SHARE_ALL" in os.environ:
+        # What is shared between ranks where arrays are large is so where they are small.
+        ranks._LARGE_BYTES, parcels._WITHIN_BYTES = 1, 4
+        vars(ranks)["PIECE_ELEMENTS"] = 2
+    hloexec.run_devices = run_devices
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if COMM.rank == 0:
+        print(f"\nspread over {COMM.size} ranks: {_counts['spread']} runs, {_counts['errors']} of them errors")
