@@ -65,7 +65,12 @@ ENTRY main {
   sum = f32[70000] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=add
   all = f32[280000] all-gather(x), replica_groups={{0,2,1,3}}, dimensions={0}
   n = f32[70000] negate(x)
-  ROOT t = (f32[70000], f32[280000], f32[70000]) tuple(sum, all, n)
+  part = f32[17500] reduce-scatter(x), replica_groups={{3,0,2,1}}, dimensions={0}, to_apply=add
+  moved = f32[70000] all-to-all(x), replica_groups={{3,0,2,1}}, dimensions={0}
+  cast = f32[70000] collective-broadcast(x), replica_groups={{2,1,0,3}}
+  turned = f32[70000] collective-permute(x), source_target_pairs={{0,3},{3,0},{1,2}}
+  ROOT t = (f32[70000], f32[280000], f32[70000], f32[17500], f32[70000], f32[70000], f32[70000]) tuple(sum, all, n, part,
+    moved, cast, turned)
 }
 """
 

@@ -358,8 +358,8 @@ class AllReduce:
 
     @staticmethod
     def exchange(members: Members, *, computations: Callees, numerics: NumericsPolicy) -> Results:
-        folded = one_or_all(_folded(list(members.values()), computations[0], numerics))
-        return dict.fromkeys(members, folded)
+        total = one_or_all(folded(list(members.values()), computations[0], numerics))
+        return dict.fromkeys(members, total)
 
 
 @collective(
@@ -420,12 +420,12 @@ class CollectiveReduce:
         members: Members, *, attributes: CollectiveReduceAttributes, computations: Callees, numerics: NumericsPolicy
     ) -> Results:
         roots = roots_of(members, attributes, "collective-reduce")
-        folded = _folded([*without_roots(members, attributes).values()], computations[0], numerics)
+        folded_operands = folded([*without_roots(members, attributes).values()], computations[0], numerics)
         return {
             member: one_or_all(
                 [
                     whole if member == root else zeros(whole.dtype, whole.shape)
-                    for whole, root in zip(folded, roots, strict=True)
+                    for whole, root in zip(folded_operands, roots, strict=True)
                 ]
             )
             for member in members
@@ -462,8 +462,8 @@ class ReduceScatter:
     def exchange(
         members: Members, *, attributes: ReduceScatterAttributes, computations: Callees, numerics: NumericsPolicy
     ) -> Results:
-        folded = _folded(list(members.values()), computations[0], numerics)
-        parts = [np.array_split(whole, len(members), attributes.dimension) for whole in folded]
+        totals = folded(list(members.values()), computations[0], numerics)
+        parts = [np.array_split(whole, len(members), attributes.dimension) for whole in totals]
         # Copies, as a part of an array would keep all of it alive.
         return {member: one_or_all([part[k].copy() for part in parts]) for k, member in enumerate(members)}
 
@@ -487,10 +487,13 @@ def _folded_shape(
 
 
 def folds_each_element(exchange: Any, operands: Sequence[Any]) -> bool:
-    """Whether a bound exchange folds each element of the operands by itself, and alike wherever it stands: parts of
-    arrays then give parts of the results."""
-    if getattr(exchange, "func", None) is not AllReduce.exchange:
-        return False
+    """Whether a bound exchange is a fold that all members get, of each element of the operands by itself, and alike
+    wherever it stands: parts of arrays then give parts of the results."""
+    return getattr(exchange, "func", None) is AllReduce.exchange and folds_alike(exchange, operands)
+
+
+def folds_alike(exchange: Any, operands: Sequence[Any]) -> bool:
+    """Whether the fold of a bound exchange is the same for an element wherever it stands."""
     (callee,), numerics = exchange.keywords["computations"], exchange.keywords["numerics"]
     types = [element_type_of(operand.dtype) for operand in operands if isinstance(operand, np.ndarray)]
     if len(types) < len(operands) or any(element_type.is_complex for element_type in types):
@@ -518,7 +521,7 @@ def _names_of(computation: Computation, count: int) -> tuple[str, ...] | None:
     return tuple(name for name in names if name is not None)
 
 
-def _folded(members: Sequence[Sequence[Array]], callee: Callee, numerics: NumericsPolicy) -> list[Array]:
+def folded(members: Sequence[Sequence[Array]], callee: Callee, numerics: NumericsPolicy) -> list[Array]:
     """The operands of all members combined, one after the other in the order of the members."""
     if len(members) == 1:
         return list(members[0])

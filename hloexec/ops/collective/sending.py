@@ -15,11 +15,14 @@ from hloexec.ops.attributes import Grammar, attribute
 from hloexec.ops.collective.groups import (
     CollectiveAttributes,
     Members,
+    ReduceScatter,
     Results,
     RootedAttributes,
     collective,
     data_operands,
     extent_of,
+    folded,
+    folds_alike,
     group_size,
     is_handed_on,
     one_or_all,
@@ -116,6 +119,29 @@ class AllToAll:
             )
             for place, member in enumerate(members)
         }
+
+
+def parts_along(exchange: Any, operands: Sequence[Any], members: int) -> int | None:
+    """The dimension along which a bound exchange divides what members hold, or their fold, into a part for each of
+    them, where what one gets follows from its parts alone (`received`); None for any other exchange."""
+    if not all(isinstance(operand, np.ndarray) for operand in operands):
+        return None
+    function = getattr(exchange, "func", None)
+    if function is ReduceScatter.exchange and folds_alike(exchange, operands):
+        return int(exchange.keywords["attributes"].dimension)
+    dimension: int | None = exchange.keywords["attributes"].dimension if function is AllToAll.exchange else None
+    if dimension is None or any(operand.shape[dimension] % members for operand in operands):
+        return None
+    return dimension
+
+
+def received(exchange: Any, parts: Sequence[Sequence[Array]]) -> list[Array]:
+    """What a member gets whose parts are these, one of each member in the order of the group."""
+    if exchange.func is AllToAll.exchange:
+        return [
+            np.concatenate(arrays, exchange.keywords["attributes"].dimension) for arrays in zip(*parts, strict=True)
+        ]
+    return folded(parts, exchange.keywords["computations"][0], exchange.keywords["numerics"])
 
 
 @collective("ragged-all-to-all", route=Route.COMPUTED, operands=6, attributes=RaggedAllToAllAttributes)

@@ -133,10 +133,10 @@ class Communicator:
             number: members[device].held.pop(device) if device in members else others.get(device, ())
             for number, device in group.items()
         }
-        shared = self.transport.result(meeting)
+        shared = self.transport.results(meeting)
         if shared is not None:
             for device, member in members.items():
-                member.results[device] = shared
+                member.results[device] = shared[device]
             return
         # Groups whose members hold the same arrays get the same results, unless it matters which devices they are.
         numbers_matter = step.flow.groups is not None or getattr(step.instruction.attributes, "may_leave_out", False)

@@ -39,19 +39,19 @@ class Parcel:
         self.arrays: list[Array] = []
         self._numbers: dict[Any, int] = {}
 
-    def row(self, leaves: Sequence[Any], parts: Sequence[tuple[int, int]] = ()) -> Row:
-        """The numbers of some leaves here; with `parts`, of a range of the elements of each."""
+    def row(self, leaves: Sequence[Any], parts: Sequence[tuple[int, ...]] = ()) -> Row:
+        """The numbers of some leaves here; with `parts`, of a range of the elements of each, or of the part along a
+        dimension, of so many, with a number."""
         return [
             self._number(leaf, parts[place] if parts else None) if isinstance(leaf, (np.ndarray, np.generic)) else None
             for place, leaf in enumerate(leaves)
         ]
 
-    def _number(self, leaf: Any, part: tuple[int, int] | None) -> int:
+    def _number(self, leaf: Any, part: tuple[int, ...] | None) -> int:
         key = id(leaf), part
         if key not in self._numbers:
             self._numbers[key] = len(self.arrays)
-            array = np.asarray(leaf, order="C")
-            self.arrays.append(array if part is None else array.reshape(-1)[slice(*part)])
+            self.arrays.append(np.asarray(leaf, order="C") if part is None else part_of(leaf, part))
         return self._numbers[key]
 
 
@@ -184,6 +184,14 @@ class Post:
             time.sleep(_HELP_SECONDS)
             with self._lock:
                 self._is_helped = not self._flush()
+
+
+def part_of(array: Array, part: tuple[int, ...]) -> Array:
+    """A range of an array's elements, or one of its parts along a dimension (see `Parcel.row`), in row-major order."""
+    if len(part) == 2:
+        return np.asarray(array, order="C").reshape(-1)[slice(*part)]
+    dimension, count, number = part
+    return np.asarray(np.array_split(array, count, dimension)[number], order="C")
 
 
 def pieces(array: Array) -> list[Any]:

@@ -31,11 +31,14 @@ from hloexec.core.values import Array
 from hloexec.engine.devices.ranks import devices_of_rank
 from hloexec.engine.devices.topology import Group
 from hloexec.engine.exec.lockstep.gathering import gathered
-from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Placing, Post, Row
+from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Placing, Post, Row, part_of
 from hloexec.engine.exec.lockstep.transport import Leaves, Mail, Meeting, State, Transport, Waiting
 from hloexec.errors import EvaluationError, HloError, InputError
 from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
+from hloexec.ops.collective.sending import parts_along, received
+from hloexec.ops.registry import traits_of
 from hloexec.ops.resources import PIECE_ELEMENTS, empty
+from hloexec.ops.traits import Route
 
 _Prepared = TypeVar("_Prepared")
 
@@ -97,6 +100,20 @@ class _Joining:
             return self.part(device, operand)
 
         return place
+
+
+@define(eq=False)
+class _Parting:
+    """Each member gets parts of large arrays, of which ranks send one another no others."""
+
+    dimension: int
+    places: dict[int, int]
+    """Of the members, in the group's order."""
+    results: dict[int, Leaves]
+
+    def part(self, device: int) -> tuple[int, ...]:
+        """The part of each operand that is for a member."""
+        return self.dimension, len(self.places), self.places[device]
 
 
 class _ElsewhereError(Exception):
@@ -193,19 +210,32 @@ class RankTransport(Transport):
 
     def _rows(self, meeting: Meeting, held: Mapping[int, Leaves], rank: int, parcel: Parcel) -> list[Any]:
         """Devices, the rows of what they hold, and which row is whose: what a rank needs of it."""
-        folding = meeting.shared
-        parts = folding.parts[folding.ranks.index(rank)] if isinstance(folding, _Folding) else ()
+        shared = meeting.shared
+        parts: list[list[tuple[int, ...]]] = [[]]
+        if isinstance(shared, _Folding):
+            parts = [[*shared.parts[shared.ranks.index(rank)]]]
+        elif isinstance(shared, _Parting):
+            count = len(next(iter(held.values())))
+            parts = [[shared.part(device)] * count for device in shared.places if self._rank_of(device) == rank]
         needed = self._needed(meeting, rank)
         rows: dict[Any, int] = {}
         numbers = []
         for device, leaves in held.items():
-            row = None if needed is not None and device not in needed else tuple(parcel.row(leaves, parts))
+            row = None
+            if needed is None or device in needed:
+                row = tuple(number for some in parts for number in parcel.row(leaves, some))
             numbers.append(rows.setdefault(row, len(rows)))
         return [list(held), list(rows), numbers]
 
     def _needed(self, meeting: Meeting, rank: int) -> set[int] | None:
         """The members whose values a rank needs where each goes to one other alone; None for all."""
         attributes: Any = meeting.step.instruction.attributes
+        route = traits_of(meeting.step.instruction).route
+        if route in (Route.FROM_ROOT, Route.TO_ROOT) and not attributes.has_dynamic_root:
+            root = next(iter(meeting.group.values()))
+            if route is Route.FROM_ROOT:
+                return {root}
+            return None if self._rank_of(root) == rank else set()
         pairs = getattr(attributes, "source_target_pairs", None)
         if pairs is None or attributes.slice_sizes:
             return None
@@ -237,6 +267,10 @@ class RankTransport(Transport):
             return None
         for device in elsewhere:
             queues[device].popleft()
+        if isinstance(shared, _Parting):
+            parts = {device: arriving.leaves(row or []) for device, (arriving, row) in entries.items()}
+            self._put_together(meeting, shared, parts)
+            return {}
         own = next(iter(next(iter(meeting.members.values())).held.values()))
         absent = tuple(zeros(leaf.dtype, leaf.shape) if isinstance(leaf, np.ndarray) else leaf for leaf in own)
         held = {device: absent if row is None else arriving.leaves(row) for device, (arriving, row) in entries.items()}
@@ -247,6 +281,21 @@ class RankTransport(Transport):
             for device, leaves in held.items():
                 shared.put(device, leaves)
         return held
+
+    def _put_together(self, meeting: Meeting, parting: _Parting, others: Mapping[int, Leaves]) -> None:
+        """Work out what the members here get, of the parts that are for them."""
+        flow: Any = meeting.step.flow
+        own = [device for device in parting.places if device in meeting.members]
+        count = len(meeting.members[own[0]].held[own[0]])
+        for number, device in enumerate(own):
+            parts = []
+            for member in parting.places:
+                if member in others:
+                    parts.append(others[member][number * count : (number + 1) * count])
+                else:
+                    leaves = meeting.members[member].held[member]
+                    parts.append(tuple(part_of(leaf, parting.part(device)) for leaf in leaves))
+            parting.results[device] = tuple(received(flow.function, parts))
 
     def _ask(self, arriving: Arriving, key: str, place: Placing | None = None) -> None:
         if key not in arriving.keys:
@@ -259,7 +308,9 @@ class RankTransport(Transport):
         """Fold this rank's part of what the members hold, and hand it to the other ranks."""
         parts = folding.parts[folding.ranks.index(self._rank)]
         held = {
-            number: others[device] if device in others else _parts_of(meeting.members[device].held[device], parts)
+            number: others[device]
+            if device in others
+            else tuple(map(part_of, meeting.members[device].held[device], parts))
             for number, device in meeting.group.items()
         }
         flow: Any = meeting.step.flow
@@ -289,18 +340,20 @@ class RankTransport(Transport):
                 self._ask(arriving, meeting.key, place)
         return len(arrived) == len(folding.ranks) - 1 and all(part.is_here for part in arrived.values())
 
-    def result(self, meeting: Meeting) -> Leaves | None:
-        folding = meeting.shared
-        if isinstance(folding, _Joining):
-            return tuple(folding.wholes)
-        if not isinstance(folding, _Folding) or folding.totals is None:
+    def results(self, meeting: Meeting) -> Mapping[int, Leaves] | None:
+        shared = meeting.shared
+        if isinstance(shared, _Parting):
+            return shared.results
+        if isinstance(shared, _Joining):
+            return dict.fromkeys(meeting.members, tuple(shared.wholes))
+        if not isinstance(shared, _Folding) or shared.totals is None:
             return None
         for rank, arriving in self._parts.pop(meeting.key, {}).items():
-            spans = folding.parts[folding.ranks.index(rank)]
+            spans = shared.parts[shared.ranks.index(rank)]
             for operand, number in enumerate(arriving.content["row"]):
                 if arriving.content["arrays"][number][2]:
-                    folding.totals[operand].reshape(-1)[slice(*spans[operand])] = arriving.arrays[number]
-        return tuple(folding.totals)
+                    shared.totals[operand].reshape(-1)[slice(*spans[operand])] = arriving.arrays[number]
+        return dict.fromkeys(meeting.members, tuple(shared.totals))
 
     # Channels
 
@@ -488,7 +541,7 @@ def prepared(
     return transport, results[0]
 
 
-def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding | _Joining | None:
+def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding | _Joining | _Parting | None:
     """How ranks share the work on large arrays, which all of them find alike; None where each does all of it."""
     flow: Any = meeting.step.flow
     leaves = next(iter(waiting.held.values()))
@@ -497,10 +550,13 @@ def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding |
     if folds_each_element(flow.function, leaves):
         ends = [[_end(leaf.size, number, len(ranks)) for leaf in leaves] for number in range(len(ranks) + 1)]
         return _Folding(ranks, [list(zip(*pair, strict=True)) for pair in pairwise(ends)])
+    places = {device: place for place, device in enumerate(meeting.group.values())}
+    dimension = parts_along(flow.function, leaves, len(places))
+    if dimension is not None:
+        return _Parting(dimension, places, {})
     dimension = joins_along(flow.function, leaves)
     if dimension is None:
         return None
-    places = {device: place for place, device in enumerate(meeting.group.values())}
     sizes = [list(leaf.shape) for leaf in leaves]
     for leaf_sizes in sizes:
         leaf_sizes[dimension] *= len(places)
@@ -512,12 +568,6 @@ def _end(size: int, number: int, count: int) -> int:
     """Where the part of a number begins, of `count` parts: where elements are computed together, none is divided."""
     pieces = -(-size // PIECE_ELEMENTS)
     return min(size, pieces * number // count * PIECE_ELEMENTS)
-
-
-def _parts_of(leaves: Leaves, parts: Sequence[tuple[int, int]]) -> Leaves:
-    return tuple(
-        np.asarray(leaf, order="C").reshape(-1)[slice(*part)] for leaf, part in zip(leaves, parts, strict=True)
-    )
 
 
 def _error_of(name: str, text: str, rank: int) -> BaseException:

@@ -93,8 +93,8 @@ class Transport:
         """What members elsewhere hold; None where not all of it is there."""
         return {}
 
-    def result(self, meeting: Meeting) -> Leaves | None:
-        """The result of all members of a complete group, where the processes have worked it out together."""
+    def results(self, meeting: Meeting) -> Mapping[int, Leaves] | None:
+        """The results of the members here of a complete group, where the processes have worked them out together."""
         return None
 
     def present(self, key: Any) -> set[int]:
