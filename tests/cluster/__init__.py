@@ -1,0 +1,1 @@
+"""Tests of work on many modules: executors and shards, on this machine's loopback."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event
+from time import monotonic
 from typing import Any
 
 from hloexec.core.arguments import byte_count, require_flags, require_integer, require_number, wrong
@@ -25,11 +27,18 @@ from hloexec.tools.executing.tasks import answer, warn_of_unlimited_memory
 KINDS = "processes:N, dask:ADDRESS, mpi or MODULE:FUNCTION"
 _MOST_PROCESSES = 256
 _ANSWER_SECONDS = 15.0
-"""How long an engine may take over nothing, if it is to count as alive."""
+"""How long a Dask scheduler may take to answer."""
+_COUNT_SECONDS = 2.0
+"""How long a count of workers holds."""
+_NO_WORKER_SECONDS = 60.0
+"""How long there may be no worker."""
 
 
 class Engine:
     """Workers, and how tasks come to them."""
+
+    tries = 2
+    """How often a task is handed out whose worker dies."""
 
     def __init__(self, name: str, executor: Executor, way: str) -> None:
         self.name = name
@@ -50,12 +59,9 @@ class Engine:
         """Let a worker carry out a packed task."""
         return self._executor.submit(answer, data)
 
-    def is_alive(self) -> bool:
-        """Whether it still carries out what is submitted."""
-        try:
-            return self._executor.submit(int).result(_ANSWER_SECONDS) == 0
-        except Exception:
-            return False
+    def problem(self) -> str:
+        """Why nothing more will come of what is submitted, as a clause; empty where nothing is known to be wrong."""
+        return ""
 
     def renew(self) -> bool:
         """Replace an executor that has broken; whether that is possible."""
@@ -89,38 +95,121 @@ class _Processes(Engine):
 
 
 class _Dask(Engine):
-    """The workers of a Dask scheduler."""
+    """The workers of a Dask scheduler, which hands out the tasks of a dead worker again by itself."""
+
+    tries = 1
 
     def __init__(self, address: str, way: str) -> None:
-        # Losing a worker is told once, by what comes of its tasks.
-        for name in ("distributed", "distributed.core", "distributed.client", "tornado"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         try:
             from distributed import Client
         except ImportError as error:
             raise UnsupportedError(
                 f"{argument('executor')} dask needs distributed, which is not installed; install hloexec[dask]"
             ) from error
+        # Losing a worker is told once, by what comes of its tasks. Dask sets levels when it is imported.
+        for name in ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         try:
             self._client = Client(address, timeout=_ANSWER_SECONDS, set_as_default=False)
         except Exception as error:
             raise InputError(
                 f"{argument('executor')}: no Dask scheduler answers at {address}: {first_line(str(error))}"
             ) from error
+        self._count, self._counted, self._seen = 0, 0.0, monotonic()
         super().__init__(f"dask:{address}", self._client.get_executor(pure=False), way)
 
     @property
     def workers(self) -> int:
-        with suppress(Exception):
-            return sum(self._client.nthreads().values()) or 1
-        return 1
+        if self._client.status == "running" and monotonic() > self._counted + _COUNT_SECONDS:
+            with suppress(Exception):
+                self._count = sum(self._client.nthreads().values())
+            self._counted = monotonic()
+            self._seen = self._counted if self._count else self._seen
+        return self._count or 1
 
-    def is_alive(self) -> bool:
-        return bool(self._client.status == "running") and super().is_alive()
+    def submit(self, data: bytes) -> Future[bytes]:
+        return self._executor.submit(_answer_on_dask, data)
+
+    def problem(self) -> str:
+        if self._client.status != "running":
+            return "its scheduler no longer answers"
+        if self.workers and not self._count and monotonic() > self._seen + _NO_WORKER_SECONDS:
+            return f"it has had no worker for {_NO_WORKER_SECONDS:g} s"
+        return ""
 
     def close(self) -> None:
         with suppress(Exception):
             self._client.close(timeout=2)
+
+
+def _answer_on_dask(data: bytes) -> bytes:
+    return answer(data, _Released())
+
+
+class _Released:
+    """Whether nobody asks for the task of a Dask worker's thread any more, or the worker is about to end."""
+
+    def __init__(self) -> None:
+        from distributed import get_worker
+
+        self._worker = get_worker()
+        self._key = self._worker.get_current_task()
+
+    def is_set(self) -> bool:
+        task = self._worker.state.tasks.get(self._key)
+        return task is None or task.state == "cancelled" or self._worker.status.name.startswith(("clos", "fail"))
+
+
+class _Ranks(Engine):
+    """The other ranks of MPI. What is stopped is told to them beside mpi4py's own messages."""
+
+    def __init__(self, executor: Executor, told: Any, way: str) -> None:
+        self._told = told
+        self._round = 1
+        super().__init__("mpi", executor, way)
+
+    def submit(self, data: bytes) -> Future[bytes]:
+        return self._executor.submit(_answer_on_rank, data, self._round)
+
+    def stop(self) -> None:
+        for rank in range(1, self._told.size):
+            self._told.Send(self._round.to_bytes(8, "little"), rank)
+        self._round += 1
+
+
+class _Stopped:
+    """Which tasks of this rank nobody asks for any more."""
+
+    def __init__(self, told: Any) -> None:
+        self._told = told
+        self._round = 0
+
+    def receive(self) -> int:
+        """The last round whose tasks were stopped."""
+        while self._told.Iprobe(0):
+            message = bytearray(8)
+            self._told.Recv(message, 0)
+            self._round = int.from_bytes(message, "little")
+        return self._round
+
+
+class _StoppedRound:
+    """Whether nobody asks for the tasks of a round any more."""
+
+    def __init__(self, stopped: _Stopped, number: int) -> None:
+        self._stopped = stopped
+        self._number = number
+
+    def is_set(self) -> bool:
+        return self._stopped.receive() >= self._number
+
+
+_of_rank: list[_Stopped] = []
+"""That of this rank, while it is a worker."""
+
+
+def _answer_on_rank(data: bytes, number: int) -> bytes:
+    return answer(data, _StoppedRound(_of_rank[-1], number))
 
 
 class _Made(Engine):
@@ -192,8 +281,8 @@ def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: boo
     way = "shared" if shared else "carried"
     if executor is None or isinstance(executor, str):
         if executor == "mpi":
-            with _mpi_executor() as ranks:
-                yield Engine("mpi", ranks, way)
+            with _mpi_executor() as (ranks, told):
+                yield _Ranks(ranks, told, way)
             return
         engine = _named_engine(f"processes:{jobs}" if executor is None else executor, way)
     elif _is_executor(executor):
@@ -285,8 +374,11 @@ def _named_engine(spec: str, way: str) -> Engine:
 
 
 @contextmanager
-def _mpi_executor() -> Iterator[Any]:
-    """The other ranks of MPI as workers; SystemExit in those, once rank 0 has no more tasks."""
+def _mpi_executor() -> Iterator[tuple[Any, Any]]:
+    """The other ranks of MPI as workers, and a communicator that tells them what is stopped.
+
+    SystemExit in those, once rank 0 has no more tasks.
+    """
     try:
         from mpi4py import MPI
         from mpi4py.futures import MPICommExecutor
@@ -299,8 +391,15 @@ def _mpi_executor() -> Iterator[Any]:
             f"{argument('executor')} mpi needs two ranks at least, of which the first hands out tasks; start hloexec "
             "with mpiexec -n 3, for example"
         )
+    told = MPI.COMM_WORLD.Dup()
+    if told.rank:
+        # mpiexec passes Ctrl-C on to all ranks: the first one tells the others what to do.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _of_rank.append(_Stopped(told))
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as ranks:
         if ranks is not None:
-            yield ranks
+            yield ranks, told
             return
+    _of_rank.pop().receive()
     raise SystemExit(0)

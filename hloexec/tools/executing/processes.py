@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from threading import Event
-from typing import Any
+from typing import Any, Protocol
 
 from hloexec.core.structs import frozen
 from hloexec.errors import InputError
@@ -22,6 +21,13 @@ _SHELL_SIGNAL = 128
 _FIRST_STATUS = 0xC0000000
 """Windows has no signals: a program that crashes exits with a code from here on, which says why."""
 _GUARD = "import os, sys\nwhile os.read(0, 1): pass\ngetattr(os, 'killpg', os.kill)(int(sys.argv[1]), 9)"
+
+
+class Stop(Protocol):
+    """Whether something is to end early; `threading.Event` is one."""
+
+    def is_set(self) -> bool:
+        """Asked every now and then."""
 
 
 @frozen
@@ -68,7 +74,7 @@ def run_command(
     words: Sequence[str],
     printed: Path,
     timeout: float,
-    stop: Event | None = None,
+    stop: Stop | None = None,
     environment: Mapping[str, str] | None = None,
     *,
     is_tied: bool = False,
@@ -109,7 +115,7 @@ def _guarded(pid: int) -> Iterator[None]:
             guard.kill()
 
 
-def _waited(process: subprocess.Popen[Any], timeout: float, stop: Event | None) -> int | None:
+def _waited(process: subprocess.Popen[Any], timeout: float, stop: Stop | None) -> int | None:
     """The exit code; None if it did not end in time, or was told to stop."""
     left = timeout
     while left > 0 and not (stop is not None and stop.is_set()):

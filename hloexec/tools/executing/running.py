@@ -19,10 +19,10 @@ from hloexec.tools.executing.processes import Ended
 from hloexec.tools.executing.tasks import Reply, Task, packed, unpacked
 
 _Item = TypeVar("_Item")
-_TRIES = 2
-"""How often a task is handed out whose worker died."""
 _MOST_RENEWALS = 3
 """How often an executor is made again before anything comes of a task."""
+_CHECK_SECONDS = 1.0
+"""How long nothing may come before the engine is asked what is wrong."""
 _AHEAD = 2
 """Tasks that are handed out for each worker, so that none waits for the next."""
 
@@ -80,7 +80,7 @@ class _Run:
 
     def hand_out(self) -> bool:
         """Hand out as many tasks as may be out, lost ones at once; whether anything is out or ready."""
-        while self._again or len(self.out) + len(self.ready) < self._tasks_per_worker * self._engine.workers:
+        while self._has_room():
             handed = self._again.popleft() if self._again else next(self._fresh, None)
             if handed is None:
                 break
@@ -99,35 +99,59 @@ class _Run:
                 self._renew(error)
         return bool(self.out or self.ready)
 
+    def _has_room(self) -> bool:
+        """Whether another task may go out: one whose worker has died goes alone, as it may be what killed it."""
+        if any(handed.deaths for handed in (*self.out.values(), *list(self._again)[:1])):
+            return not self.out
+        return bool(self._again) or len(self.out) + len(self.ready) < self._tasks_per_worker * self._engine.workers
+
     def take_back(self) -> None:
-        """Wait for a task that is out, and keep what came of it, or what has to be handed out again."""
-        done, _ = wait(self.out, return_when=FIRST_COMPLETED)
-        future = min(done, key=_has_failed)
-        handed = self.out.pop(future)
-        failure = CancelledError() if future.cancelled() else future.exception()
-        if failure is None:
-            self._renewals = 0
-            self.ready[handed.number] = handed.item, _reply(future.result())
-        elif _is_of_engine(failure, self._engine):
-            self._again.extend([handed, *self.out.values()])
-            self.out.clear()
-            self._renew(failure)
-        elif handed.deaths + 1 < _TRIES:
+        """Wait for tasks that are out, and keep what came of them, or what has to be handed out again."""
+        done = self._done()
+        failures = {future: failure for future in done if (failure := _failure(future)) is not None}
+        for future in done:
+            if future not in failures:
+                self._renewals = 0
+                handed = self.out.pop(future)
+                self.ready[handed.number] = handed.item, _reply(future.result())
+        broken = next((failure for failure in failures.values() if _is_of_engine(failure)), None)
+        if broken is not None:
+            self._renew(broken)
+            failures = {future: failures.get(future, CancelledError()) for future in self.out}
+        for future, failure in failures.items():
+            handed = self.out.pop(future)
             handed.deaths += 1
-            self._again.append(handed)
-        else:
-            ended = Ended(1, _words(failure))
-            self.ready[handed.number] = handed.item, Reply(ended, None, True, 0.0, is_lost=True)
+            if handed.deaths < self._engine.tries:
+                self._again.appendleft(handed)
+            else:
+                ended = Ended(1, _words(failure))
+                self.ready[handed.number] = handed.item, Reply(ended, None, True, 0.0, is_lost=True)
+
+    def _done(self) -> set[Future[bytes]]:
+        """Those of which something has come, once there are any; ResourceError where nothing will."""
+        while True:
+            done, _ = wait(self.out, _CHECK_SECONDS, FIRST_COMPLETED)
+            if done:
+                return done
+            if problem := self._engine.problem():
+                raise ResourceError(f"{argument('executor')} {self._engine.name} is lost: {problem}")
 
     def _renew(self, error: BaseException) -> None:
         """Make the executor again; ResourceError where that is not possible, or does not help."""
         if self._renewals == _MOST_RENEWALS or not self._engine.renew():
-            raise ResourceError(f"{argument('executor')} {self._engine.name} is lost: {_words(error)}") from error
+            problem = self._engine.problem() or _words(error)
+            raise ResourceError(f"{argument('executor')} {self._engine.name} is lost: {problem}") from error
         self._renewals += 1
 
 
-def _has_failed(future: Future[bytes]) -> bool:
-    return future.cancelled() or future.exception() is not None
+def _failure(future: Future[bytes]) -> BaseException | None:
+    """Why nothing came of a task; UnsupportedError where a worker cannot carry out any."""
+    failure = CancelledError() if future.cancelled() else future.exception()
+    if isinstance(failure, (ImportError, AttributeError)):
+        raise UnsupportedError(
+            f"{argument('executor')}: a worker cannot carry out tasks of this hloexec: {_words(failure)}"
+        ) from failure
+    return failure
 
 
 def _reply(data: bytes) -> Reply | HloError:
@@ -137,9 +161,9 @@ def _reply(data: bytes) -> Reply | HloError:
     return reply
 
 
-def _is_of_engine(error: BaseException, engine: Engine) -> bool:
+def _is_of_engine(error: BaseException) -> bool:
     """Whether an error is none of one task: no task fails in its worker, whatever its process does."""
-    return isinstance(error, (BrokenExecutor, CancelledError)) or not engine.is_alive()
+    return isinstance(error, (BrokenExecutor, CancelledError))
 
 
 def _words(error: BaseException) -> str:

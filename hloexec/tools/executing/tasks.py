@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, TypeAlias
 
 import attrs
@@ -33,7 +33,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold, of_sequence
 from hloexec.core.wording import byte_text
 from hloexec.errors import HloError, HloWarning, InputError, OptimizationWarning, os_errors_named, warn
-from hloexec.tools.executing.processes import Ended, run_command
+from hloexec.tools.executing.processes import Ended, Stop, run_command
 
 Json: TypeAlias = "dict[str, Any]"
 Tell: TypeAlias = "Callable[[Mapping[str, Any]], None]"
@@ -45,7 +45,7 @@ _STARTING_SECONDS = 10.0
 _TASK, _ANSWER, _FILES, _CONTENTS, _MADE = "task.json", "answer.json", "files", "contents", "made"
 PLACE = "{}"
 """What stands in a command for the folder of its files."""
-_NO_ANSWER: Json = {"answer": None, "is_partial": True, "warnings": []}
+_NO_ANSWER: Json = {"working_seconds": 0.0, "answer": None, "is_partial": True, "warnings": []}
 MOST_CARRIED = 256 << 20
 """Bytes of files that a task carries at most."""
 
@@ -83,6 +83,8 @@ class Reply:
     """Whether the process ended before the function did."""
     seconds: float
     """By the worker's clock, the process's start included."""
+    working_seconds: float = 0.0
+    """What the function took, where it came to its end."""
     made: Mapping[str, bytes] = attrs.field(factory=dict)
     """The files that the function has made, by their names."""
     warnings: Sequence[tuple[str, bool]] = ()
@@ -182,13 +184,14 @@ def unpacked(data: bytes) -> Reply | HloError | str:
     if "error" in record:
         return InputError(record["error"])
     ended = Ended(record["code"], record["output"])
-    return Reply(ended, record["answer"], record["is_partial"], record["seconds"], made, record["warnings"])
+    worked, warned = record["working_seconds"], record["warnings"]
+    return Reply(ended, record["answer"], record["is_partial"], record["seconds"], worked, made, warned)
 
 
 # What workers do
 
 
-def answer(data: bytes, stop: Event | None = None) -> bytes:
+def answer(data: bytes, stop: Stop | None = None) -> bytes:
     """Carry out a packed task in a process of its own, which ends early, too, once `stop` is set."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hloexec-task-", ignore_cleanup_errors=True) as name:
@@ -221,7 +224,7 @@ def _packed_answer(record: Json, folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _ended(folder: Path, task: Json, stop: Event | None) -> Ended:
+def _ended(folder: Path, task: Json, stop: Stop | None) -> Ended:
     printed, seconds = folder / "printed.txt", task["seconds"]
     if task["words"]:
         words = [word.replace(PLACE, os.fspath(folder / _CONTENTS)) for word in task["words"]]
@@ -292,12 +295,14 @@ def work(folder: Path | None = None) -> None:
 
     module, _, name = task["function"].partition(":")
     function = getattr(importlib.import_module(module), name)
+    start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", HloWarning)
         result = function(_localized(task["request"], paths), tell, made)
+    worked = time.monotonic() - start
     ours = [warning.message for warning in said if isinstance(warning.message, HloWarning)]
     told = list(dict.fromkeys((str(message), isinstance(message, OptimizationWarning)) for message in ours))
-    write_json(folder / _ANSWER, {"answer": result, "is_partial": False, "warnings": told})
+    write_json(folder / _ANSWER, {"answer": result, "is_partial": False, "working_seconds": worked, "warnings": told})
 
 
 def _end_with_worker() -> None:

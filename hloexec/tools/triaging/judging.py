@@ -287,7 +287,7 @@ def judged_module(case: Case, settings: Settings, reply: Reply | HloError) -> Tr
     ended, module = reply.ended, None if reply.answer is None else decoded(reply.answer, TriagedModule)
     if module is not None and not reply.is_partial:
         # A search that took its share of the time may have been cut.
-        is_cut = module.outcome == "out of memory" or reply.seconds > settings.search_seconds
+        is_cut = module.outcome == "out of memory" or reply.working_seconds > settings.search_seconds
         result = attrs.evolve(module, is_cut=is_cut)
     elif module is not None:
         how = f"more than {settings.timeout:g} s" if ended.code is None else str(ended)
