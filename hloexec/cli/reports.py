@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,8 @@ _PATIENCE_SECONDS = 1.0
 class ProgressBar:
     """An observer that shows a progress bar on standard error, if that is a terminal.
 
-    It appears after one second, and is erased at the end. Where no number of steps is known, it moves to and fro.
+    It appears after one second, and is erased at the end. Where no number of steps is known, it moves to and fro. A
+    stage with one also has its rate and the time left.
     """
 
     def __init__(self) -> None:
@@ -41,6 +44,7 @@ class ProgressBar:
         self._task: Any = None
         self._is_hidden = False
         self._stage = ""
+        self._stage_start = self._start
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -59,20 +63,23 @@ class ProgressBar:
 
     def on_stage(self, stage: Stage) -> None:
         """Called by what does more than run a module, at most ten times a second."""
-        if stage.name != self._stage and self._bar is not None:
-            # A task whose steps are done stays done.
-            self._bar.remove_task(self._task)
-            self._add_task()
+        now = time.perf_counter()
+        if stage.name != self._stage:
+            self._stage_start = now
+            if self._bar is not None:
+                # A task whose steps are done stays done.
+                self._bar.remove_task(self._task)
+                self._add_task()
         self._stage = stage.name
-        self._show(stage.done, stage.total, stage.name)
+        self._show(stage.done, stage.total, stage.name, _pace(stage.done, stage.total, now - self._stage_start))
 
-    def _show(self, done: int, total: int | None, text: str) -> None:
+    def _show(self, done: int, total: int | None, text: str, pace: str = "") -> None:
         if self._bar is None:
             if self._is_hidden or time.perf_counter() - self._start < _PATIENCE_SECONDS:
                 return
             self._open()
         if self._bar is not None:
-            count = "" if total is None else f"{done}/{total}"
+            count = "" if total is None else f"{done}/{total}{pace}"
             self._bar.update(self._task, completed=done, total=total, count=count, text=text, visible=True)
 
     def _open(self) -> None:
@@ -96,6 +103,15 @@ class ProgressBar:
     def _add_task(self) -> None:
         self._task = self._bar.add_task("run", total=None, count="", text="", visible=False)
         self._bar.tasks[-1].start_time = self._start
+
+
+def _pace(done: int, total: int | None, seconds: float) -> str:
+    """How fast a stage goes on and when it ends, to follow its count: `, 2.5/s, 0:01:20 left`."""
+    if total is None or not 0 < done < total or seconds < _PATIENCE_SECONDS:
+        return ""
+    rate = done / seconds
+    shown = f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
+    return f", {shown}, {timedelta(seconds=math.ceil((total - done) / rate))} left"
 
 
 _Facts = tuple[tuple[str, str], ...]

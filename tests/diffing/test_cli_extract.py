@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 import hloexec
 from hloexec.cli import reports
+from hloexec.engine.exec.observers import Stage
 from hloexec.report import layout
 from tests.command_line import CommandLine
 
@@ -225,3 +227,23 @@ def test_stages_are_shown_on_a_terminal_and_nowhere_else(
     assert -1 not in places and places == sorted(places)
     # Two parameters, a constant, a broadcast and two results.
     assert "/6" in text
+
+
+def test_a_stage_of_known_length_shows_its_rate_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=100)
+    monkeypatch.setattr(layout, "console_for", lambda stderr=False: terminal)
+    seconds = [0.0]
+    monkeypatch.setattr(reports, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    with reports.ProgressBar() as bar:
+        for now, stage, text in (
+            (100.0, Stage("modules", 0, 300), "0/300"),
+            (110.0, Stage("modules", 25, 300), "25/300, 2.5/s, 0:01:50 left"),
+            (180.0, Stage("modules", 300, 300), "300/300"),
+            (200.0, Stage("minifying", 0, 4), "0/4"),
+            (290.0, Stage("minifying", 1, 4), "1/4, 0.7/min, 0:04:30 left"),
+            (300.0, Stage("search", 7), ""),
+        ):
+            seconds[0] = now
+            bar.on_stage(stage)
+            assert bar._bar.tasks[-1].fields["count"] == text
