@@ -234,9 +234,10 @@ def _factory(spec: str) -> Callable[[], Any]:
     with _working_folder_searched():
         try:
             make = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
+        except (Exception, SystemExit) as error:
+            why = first_line(str(error)) or type(error).__name__
             raise InputError(
-                f"{argument('executor')} {spec!r} names no function that can be imported: {error}; it may be {KINDS}"
+                f"{argument('executor')} {spec!r} names no function that can be imported: {why}; it may be {KINDS}"
             ) from error
     if not callable(make):
         raise InputError(f"{argument('executor')} {spec!r} is no function that makes an executor")
@@ -256,8 +257,9 @@ def _working_folder_searched() -> Iterator[None]:
 def _made(spec: str, make: Callable[[], Any]) -> Executor:
     try:
         executor = make()
-    except Exception as error:
-        raise InputError(f"{argument('executor')} {spec!r} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {first_line(str(error))}"
+        raise InputError(f"{argument('executor')} {spec!r} failed: {why}") from error
     if not _is_executor(executor):
         raise InputError(
             f"{argument('executor')} {spec!r} gives {type(executor).__name__}, which has no submit and shutdown as a "

@@ -422,6 +422,8 @@ def merged_record(folders: Sequence[Path]) -> tuple[Settings, dict[str, Any]]:
     first: tuple[Settings, dict[str, Any]] | None = None
     for folder in folders:
         path = folder / _SETTINGS
+        if not path.exists():
+            raise InputError(f"{os.fspath(folder)!r} is no folder of a triage: it has no {_SETTINGS}")
         try:
             record = read_json(path)
             settings, whole = decoded(record["settings"], Settings), record["whole"]
@@ -430,7 +432,7 @@ def merged_record(folders: Sequence[Path]) -> tuple[Settings, dict[str, Any]]:
             raise InputError(f"{os.fspath(path)!r} is no file of a triage; name another folder") from error
         if first is None:
             first = settings, whole
-        _require_same(path, first[0])
+        _require_same(path, first[0], "merge shards of one triage")
         if whole["keys"] != first[1]["keys"]:
             raise InputError(
                 f"{os.fspath(folder)!r} is of other modules than {os.fspath(folders[0])!r}; merge shards of one folder"
@@ -439,12 +441,11 @@ def merged_record(folders: Sequence[Path]) -> tuple[Settings, dict[str, Any]]:
     return first
 
 
-def _require_same(path: Path, settings: Settings) -> None:
+def _require_same(path: Path, settings: Settings, advice: str = "name a new folder, or remove what is in it") -> None:
     record = read_json(path)
     before, version = record.get("settings"), record.get("hloexec")
     if record.get("schema") != _KIND or not isinstance(before, dict):
         raise InputError(f"{os.fspath(path)!r} is no file of a triage; name another folder")
-    advice = "name a new folder, or remove what is in it"
     if version != hloexec.__version__:
         raise InputError(f"{os.fspath(path.parent)!r} is of hloexec {version}, not {hloexec.__version__}; {advice}")
     if others := settings.differing(before):
