@@ -97,7 +97,8 @@ def _number(data: bytes) -> int:
 
 
 def _answer(number: int) -> bytes:
-    record = {"refused": "", "code": 0, "output": "", "answer": {"number": number}, "is_partial": False, "seconds": 0.0}
+    record: dict[str, Any] = {"refused": "", "code": 0, "output": "", "seconds": 0.0, "warnings": []}
+    record |= {"answer": {"number": number}, "is_partial": False, "working_seconds": 0.0}
     return tasks._packed_answer(record, Path("nowhere"))
 
 
