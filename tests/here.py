@@ -24,12 +24,12 @@ def triaging_here() -> Iterator[None]:
     lock = Lock()
 
     def run_command_or_work(
-        words: Sequence[str], printed: Path, seconds: float, stop: Event, environment: object = None, **named: bool
+        words: Sequence[str], printed: Path, seconds: float, stop: Event | None, environment: object = None, **named: bool
     ) -> Ended:
         if environment is None:
             return run_command(words, printed, seconds, stop, **named)
         with lock:
-            if not stop.is_set():
+            if stop is None or not stop.is_set():
                 tasks.work(Path(words[-1]))
         return Ended(0, "")
 
