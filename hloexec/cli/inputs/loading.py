@@ -315,26 +315,26 @@ def stage_inputs(module: Module, **values: Any) -> list[list[Value]]:
     from hloexec.engine.devices.topology import topology_of
 
     try:
-        given = resolve_given(**values)
-        return values_per_device(module, topology_of(module, given.options.replicas, given.options.partitions), given)
+        line = resolve_given(**values)
+        return values_per_device(module, topology_of(module, line.options.replicas, line.options.partitions), line)
     except click.ClickException as error:
         raise InputError(error.format_message()) from error
 
 
-def stage_inputs_apart(given: Given) -> NamedFunction:
+def stage_inputs_apart(line: Given) -> NamedFunction:
     """`stage_inputs` as other processes call it."""
     from hloexec.tools.executing.functions import NamedFunction
 
-    for path in given.inputs:
+    for path in line.inputs:
         if is_script(path):
             raise click.UsageError(
                 f"--inputs {path} is a function, which does not travel to workers; name a .npz file, or leave out "
                 "--executor and --jobs"
             )
     names = ("distribution", "inputs", "overrides", "ranges", "different_inputs")
-    arguments = {name: getattr(given, name) for name in names}
-    arguments |= {name: getattr(given.options, name) for name in ("seed", "replicas", "partitions")}
-    files = (*given.inputs, *(path for _, path in given.overrides))
+    arguments = {name: getattr(line, name) for name in names}
+    arguments |= {name: getattr(line.options, name) for name in ("seed", "replicas", "partitions")}
+    files = (*line.inputs, *(path for _, path in line.overrides))
     return NamedFunction(f"{__name__}:{stage_inputs.__name__}", arguments, files)
 
 

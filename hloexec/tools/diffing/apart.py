@@ -146,6 +146,6 @@ def _each_step(
             yield coded(step, StageDiff)
             continue
         if result.findings:
-            advice = f"compare {step.before.path} with {step.after.path} by themselves to extract what is to blame"
+            advice = f"diff {step.before.path} and {step.after.path} by themselves to extract what is to blame"
             step = attrs.evolve(step, diff=attrs.evolve(result, extracted=InputError(f"a worker found it; {advice}")))
         yield coded(step, StageDiff, (result.before, result.after))

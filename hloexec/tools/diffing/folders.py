@@ -367,8 +367,8 @@ def diff_folders(
     chains = [(name, stages) for name, stages in chains if len(stages) > 1]
     if not chains:
         raise InputError("there is nothing to compare: " + "; ".join(notes[:5]))
-    steps = _steps_of_chains(chains, inputs, {"seed": seed, **options}, workers, on_step)
-    modules = [ModuleDiff(name, tuple(found), len(stages)) for (name, stages), found in zip(chains, steps, strict=True)]
+    steps = map(tuple, _steps_of_chains(chains, inputs, {"seed": seed, **options}, workers, on_step))
+    modules = [ModuleDiff(name, own, len(stages)) for (name, stages), own in zip(chains, steps, strict=True)]
     return FolderDiff(tuple(modules), tuple(notes), unpaired)
 
 

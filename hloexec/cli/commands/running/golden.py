@@ -219,12 +219,12 @@ def _in_options(golden_check: GoldenCheck) -> GoldenCheck:
     return attrs.evolve(golden_check, message=advice_for(golden_check.message, commands_at_hand()))
 
 
-def _workers(given: dict[str, Any], *, is_here: str | None) -> Workers | None:
+def _workers(options: dict[str, Any], *, is_here: str | None) -> Workers | None:
     """What --executor and the options beside it say; `is_here` is an option that nothing but this process can do."""
     from hloexec.tools.executing.engines import workers_of
 
-    bounds = {name: given.pop(name) for name in ("timeout", "memory")}
-    workers = workers_of(**given, bounds=bounds)
+    bounds = {name: options.pop(name) for name in ("timeout", "memory")}
+    workers = workers_of(**options, bounds=bounds)
     if workers is not None and is_here is not None:
         raise click.UsageError(f"{is_here} is for this process alone; leave out --executor and --jobs")
     return workers
