@@ -136,13 +136,14 @@ def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
     from hloexec.cli.commands.explaining import precision
     from hloexec.cli.commands.inspecting import graph, memory
-    from hloexec.cli.commands.judging import compare, triage
+    from hloexec.cli.commands.judging import compare, diff, triage
     from hloexec.cli.commands.reducing import extract, minify, shrink
     from hloexec.cli.commands.running import golden, run, trace
 
     commands = [
         run.command,
         compare.command,
+        diff.command,
         triage.command,
         precision.command,
         extract.command,

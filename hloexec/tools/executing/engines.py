@@ -298,14 +298,13 @@ def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: boo
 
 
 @contextmanager
-def engine_of(executor: str | Executor | None, jobs: int | None, shared: bool) -> Iterator[Engine]:
+def engine_of(executor: str | Executor | None, jobs: int, shared: bool) -> Iterator[Engine]:
     """`opened_engine`, by what a caller gave: an executor or so many processes of this machine."""
-    if jobs is not None:
-        require_integer("jobs", jobs, 1)
+    require_integer("jobs", jobs, 1)
     require_flags(shared=shared)
-    if executor is not None and jobs not in (None, 1):
+    if executor is not None and jobs != 1:
         raise InputError(f"{argument('jobs')} are processes of this machine; leave it out, as the executor has workers")
-    with opened_engine(executor, jobs or 1, shared=shared) as engine:
+    with opened_engine(executor, jobs, shared=shared) as engine:
         yield engine
 
 
@@ -324,7 +323,7 @@ class Workers:
     """What carries out tasks, and what each of them may take."""
 
     executor: str | Executor | None
-    jobs: int | None
+    jobs: int
     shared: bool
     seconds: float
     memory: int
@@ -353,7 +352,7 @@ def workers_of(
     require_flags(shared=shared)
     limits = checked_bounds(seconds if timeout is None else timeout, "4G" if memory is None else memory, name)  # type: ignore[arg-type]
     if executor is not None or jobs is not None:
-        return Workers(executor, jobs, shared, *limits)
+        return Workers(executor, 1 if jobs is None else jobs, shared, *limits)
     idle = [key for key, value in {**bounds, "shared": shared or None}.items() if value is not None]
     if idle:
         raise InputError(f"{argument(idle[0])} is for workers; give {argument('executor')} or {argument('jobs')}, too")

@@ -256,7 +256,7 @@ def merge_triages(
     with engine_of(executor, jobs, shared) as engine:
         require_flags(minify=minify)
         stages = _stages(observers)
-        if isinstance(folders, (str, bytes)) or not folders:
+        if not isinstance(folders, (list, tuple)) or not folders:
             raise InputError("folders must be a list with the folder of each shard")
         for folder in folders:
             require_path("folder", folder)
