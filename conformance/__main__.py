@@ -98,7 +98,7 @@ def corpus(folder: str, seed: int, timeout: float, workers: int, executor: str |
     from conformance.corpus import examine, files_of
     from conformance.summary import show_corpus
     from hloexec.errors import HloError
-    from hloexec.tools.executing.engines import engine_of
+    from hloexec.tools.executing.engines import opened_engine
 
     files = files_of(Path(folder))
     if not files:
@@ -107,7 +107,7 @@ def corpus(folder: str, seed: int, timeout: float, workers: int, executor: str |
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("files", total=len(files))
         try:
-            with engine_of(executor, workers, False) as engine:
+            with opened_engine(executor, workers) as engine:
                 for report in examine(files, engine, seed, timeout):
                     reports.append(report)
                     bar.advance(task)

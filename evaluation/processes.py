@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hloexec.tools.executing.chunks import answer_each, run_chunks
-from hloexec.tools.executing.engines import engine_of
+from hloexec.tools.executing.engines import opened_engine
 from hloexec.tools.executing.tasks import Reply, Task, Tell
 
 ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
@@ -37,7 +37,7 @@ def measure_apart(
         environment = ENVIRONMENT | dict(variables or {})
         return Task(f"{__name__}:measure_chunk", request, (), seconds * len(names), -1, variables=environment)
 
-    with engine_of(executor, jobs, False) as engine:
+    with opened_engine(executor, jobs) as engine:
         for name, answer in run_chunks(chunks, task_of, engine):
             if isinstance(answer, Reply):
                 answer = {"failure": answer.failure(seconds)[:500]}

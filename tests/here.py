@@ -24,7 +24,12 @@ def triaging_here() -> Iterator[None]:
     lock = Lock()
 
     def run_command_or_work(
-        words: Sequence[str], printed: Path, seconds: float, stop: Event | None, environment: object = None, **named: bool
+        words: Sequence[str],
+        printed: Path,
+        seconds: float,
+        stop: Event | None,
+        environment: object = None,
+        **named: bool,
     ) -> Ended:
         if environment is None:
             return run_command(words, printed, seconds, stop, **named)

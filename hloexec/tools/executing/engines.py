@@ -280,6 +280,10 @@ def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: boo
     none or nothing answers, UnsupportedError where a package is missing, and SystemExit in processes that have been
     workers of MPI until the caller had no more tasks.
     """
+    require_integer("jobs", jobs, 1)
+    require_flags(shared=shared)
+    if executor is not None and jobs != 1:
+        raise InputError(f"{argument('jobs')} are processes of this machine; leave it out, as the executor has workers")
     way = "shared" if shared else "carried"
     if executor is None or isinstance(executor, str):
         if executor == "mpi":
@@ -295,17 +299,6 @@ def opened_engine(executor: str | Executor | None, jobs: int = 1, *, shared: boo
         yield engine
     finally:
         engine.close()
-
-
-@contextmanager
-def engine_of(executor: str | Executor | None, jobs: int, shared: bool) -> Iterator[Engine]:
-    """`opened_engine`, by what a caller gave: an executor or so many processes of this machine."""
-    require_integer("jobs", jobs, 1)
-    require_flags(shared=shared)
-    if executor is not None and jobs != 1:
-        raise InputError(f"{argument('jobs')} are processes of this machine; leave it out, as the executor has workers")
-    with opened_engine(executor, jobs, shared=shared) as engine:
-        yield engine
 
 
 def checked_bounds(timeout: float, memory: int | str, name: str = "timeout") -> tuple[float, int]:
@@ -331,7 +324,7 @@ class Workers:
     def opened(self) -> AbstractContextManager[Engine]:
         """The engine, open."""
         warn_of_unlimited_memory(self.memory)
-        return engine_of(self.executor, self.jobs, self.shared)
+        return opened_engine(self.executor, self.jobs, shared=self.shared)
 
 
 def workers_of(

@@ -40,7 +40,7 @@ from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
-from hloexec.tools.executing.engines import Engine, engine_of
+from hloexec.tools.executing.engines import Engine, opened_engine
 from hloexec.tools.extraction import extract
 from hloexec.tools.minifying import opening, pairs, searching, simplifying
 from hloexec.tools.minifying.case import Case, counted
@@ -120,7 +120,7 @@ def minify(
     if command is None and executor is not None:
         raise InputError(f"{argument('executor')} runs a command; give command, too")
     deadline = None if budget is None else start + budget
-    with engine_of(executor, jobs, False) as engine:
+    with opened_engine(executor, jobs) as engine:
         oracle: Check | Nan | Difference
         if command is not None:
             oracle = _checked(command, engine, outcome, says, command_timeout)

@@ -36,7 +36,7 @@ from hloexec.engine.inputs import DISTRIBUTIONS
 from hloexec.errors import InputError, ResourceError, UnsupportedError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.tools.executing.codec import decoded
-from hloexec.tools.executing.engines import Engine, checked_bounds, engine_of
+from hloexec.tools.executing.engines import Engine, checked_bounds, opened_engine
 from hloexec.tools.executing.running import run_tasks
 from hloexec.tools.executing.tasks import Task, warn_of_unlimited_memory
 from hloexec.tools.minifying.oracles import XLA, policy_of
@@ -213,7 +213,7 @@ def triage(
     modules, or has something else or results of other options.
     """
     start = time.perf_counter()
-    with engine_of(executor, jobs, shared) as engine:
+    with opened_engine(executor, jobs, shared=shared) as engine:
         settings = _settings(against, numerics, seed, distribution, elided, unknown, timeout, memory)
         require_flags(minify=minify)
         part = _part(shard, output)
@@ -253,7 +253,7 @@ def merge_triages(
     Raises InputError where a folder is none of a triage, and where two are of other modules, options or versions.
     """
     start = time.perf_counter()
-    with engine_of(executor, jobs, shared) as engine:
+    with opened_engine(executor, jobs, shared=shared) as engine:
         require_flags(minify=minify)
         stages = _stages(observers)
         if not isinstance(folders, (list, tuple)) or not folders:

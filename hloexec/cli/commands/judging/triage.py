@@ -19,8 +19,8 @@ from hloexec.cli.run_options import run_option
     epilog=examples(
         "hloexec triage dumps -o found",
         "hloexec triage dumps --executor processes:2",
-        "hloexec triage dumps -o part3 --shard 3/8",
-        "hloexec triage --merge part1 part2 part3 …",
+        "hloexec triage dumps -o part1 --shard 1/2",
+        "hloexec triage --merge part1",
     ),
 )
 @click.argument("folders", metavar="FOLDER [OTHER]", nargs=-1, required=True, type=click.Path())
