@@ -13,7 +13,7 @@ def devices_of_rank(rank: int, ranks: int, count: int) -> range:
     for name, value, least in ("rank", rank, 0), ("ranks", ranks, 1), ("count", count, 1):
         require_integer(name, value, least)
     if rank >= ranks:
-        raise InputError(f"{argument('rank')} must be less than {ranks}, as there are so many ranks, but is {rank}")
+        raise InputError(f"rank must be less than {ranks}, as there are so many ranks, but is {rank}")
     return range(-(-rank * count // ranks), -(-(rank + 1) * count // ranks))
 
 
