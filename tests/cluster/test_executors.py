@@ -1,11 +1,8 @@
 """Executors: the same report from all of them, whatever dies on the way."""
 
 import json
-import os
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any
@@ -15,11 +12,11 @@ import pytest
 
 import hloexec
 from hloexec.errors import HloError
-from hloexec.tools.executing import forking, running, tasks
+from hloexec.tools.executing import running, tasks
 from hloexec.tools.executing.engines import Engine
 from hloexec.tools.executing.running import run_tasks
 from hloexec.tools.executing.tasks import Reply, Task
-from tests.cluster.conftest import HLOEXEC, PATIENCE, TRIAGE, Cluster, plain, start, wait_until
+from tests.cluster.conftest import HLOEXEC, PATIENCE, TRIAGE, Cluster, plain, start
 from tests.command_line import CommandLine
 
 
@@ -177,80 +174,6 @@ def test_an_engine_that_says_why_nothing_comes_is_lost(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine, "problem", lambda: "its scheduler no longer answers")
     with pytest.raises(hloexec.ResourceError, match="script is lost: its scheduler no longer answers"):
         list(run_tasks(range(6), lambda number: Task("m:f", {"number": number}, (), 1, 1), engine))
-
-
-# Processes that are forked off others
-
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems start each process anew")
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Runs a program, and says how it ended."""
-
-    def run(text: str, timeout: float = PATIENCE, **more: Any) -> Any:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        return forking.run_program(text, tmp_path, tmp_path / "printed", timeout, more.get("stop"), environment)
-
-    yield run
-    forking.end_parents()
-
-
-@linux
-@pytest.mark.parametrize(
-    ("text", "code", "printed"),
-    [
-        ("print('said')", 0, "said\n"),
-        ("import sys; print('said', file=sys.stderr); sys.exit(3)", 3, "said\n"),
-        ("raise SystemExit", 0, ""),
-        ("raise SystemExit('why')", 1, ""),
-        ("import os; os.abort()", -signal.SIGABRT, ""),
-        ("import os, tempfile; print(os.path.samefile(tempfile.gettempdir(), __import__('sys').argv[1]))", 0, "True\n"),
-    ],
-)
-def test_a_forked_program_ends_as_another(text: str, code: int, printed: str, program: Callable[..., Any]) -> None:
-    for _ in range(2):
-        ended = program(text)
-        assert (ended.code, ended.output) == (code, printed)
-
-
-@linux
-def test_an_exception_is_the_last_line_of_what_a_forked_program_prints(program: Callable[..., Any]) -> None:
-    ended = program("raise ValueError('why')")
-    assert ended.code == 1 and ended.output.splitlines()[-1] == "ValueError: why"
-
-
-@linux
-def test_what_a_program_imports_is_there_for_the_next_one(program: Callable[..., Any]) -> None:
-    text = "import sys; print('hloexec.core.wording' in sys.modules); import hloexec.core.wording"
-    assert [program(text).output for _ in range(2)] == ["False\n", "True\n"]
-
-
-@linux
-def test_a_parent_that_is_gone_is_replaced(program: Callable[..., Any]) -> None:
-    text = "import os; print(os.getppid())"
-    first = int(program(text).output)
-    assert int(program(text).output) == first
-    os.kill(first, signal.SIGKILL)
-    assert int(program(text).output) != first
-
-
-@linux
-def test_what_a_program_starts_ends_with_it(program: Callable[..., Any], tmp_path: Path) -> None:
-    sleeping = "import subprocess; print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
-    for text, timeout, code in ((sleeping, PATIENCE, 0), (f"{sleeping}\nimport time; time.sleep(1000)", 5.0, None)):
-        ended = program(text, timeout)
-        if ended.output:
-            assert ended.code == code
-            wait_until(lambda pid=int(ended.output): not _runs(pid))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 # Wrong uses

@@ -23,6 +23,7 @@ _MOST_RENEWALS = 3
 """How often an executor is made again before anything comes of a task."""
 _CHECK_SECONDS = 1.0
 """How long nothing may come before the engine is asked what is wrong."""
+_DIED = "each worker that it was given to has died"
 _AHEAD = 2
 """Tasks that are handed out for each worker, so that none waits for the next."""
 
@@ -124,7 +125,7 @@ class _Run:
             if handed.deaths < self._engine.tries:
                 self._again.appendleft(handed)
             else:
-                ended = Ended(1, _words(failure))
+                ended = Ended(1, _DIED if _is_of_engine(failure) else _words(failure))
                 self.ready[handed.number] = handed.item, Reply(ended, None, True, 0.0, is_lost=True)
 
     def _done(self) -> set[Future[bytes]]:
