@@ -15,9 +15,8 @@ import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
-from hloexec.core.process import openblas_kernels
+from hloexec.core.process import better_kernels
 
 _RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 """Variables of MPICH and Open MPI, and of what starts processes as they do."""
@@ -56,38 +55,15 @@ def keep_freed_memory() -> None:
         mallopt(option, value)
 
 
-_VARIABLE = "OPENBLAS_CORETYPE"
-_WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})
-_NEEDED = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
-"""What OpenBLAS's SkylakeX kernels use."""
-
-
 def restart_with_better_kernels() -> None:
     """Replace the process by one with better kernels, if NumPy's BLAS has chosen kernels without AVX-512 wrongly.
 
     Does nothing if the user has set the variable, or if anything is unexpected. Must be called before standard input
     is read.
     """
-    if _VARIABLE in os.environ or not sys.orig_argv:
-        return
-    flags = _processor_flags()
-    if not flags >= _NEEDED or not lacks_avx512_kernels(openblas_kernels(), flags):
+    variables = better_kernels() if sys.orig_argv else {}
+    if not variables:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: "SkylakeX"})
-
-
-def lacks_avx512_kernels(kernels: str, flags: frozenset[str]) -> bool:
-    """Whether BLAS chose kernels without AVX-512 (named by processor) for a processor that supports it."""
-    return kernels in _WITHOUT_AVX512 and flags >= _NEEDED
-
-
-def _processor_flags() -> frozenset[str]:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-    except OSError:
-        pass
-    return frozenset()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **variables})

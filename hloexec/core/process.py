@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 
@@ -111,6 +112,37 @@ def openblas_kernels() -> str:
         if name is not None:
             return str(name(), errors="replace").lower()
     return ""
+
+
+_VARIABLE = "OPENBLAS_CORETYPE"
+_WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})
+_NEEDED = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
+"""What OpenBLAS's SkylakeX kernels use."""
+
+
+def better_kernels() -> dict[str, str]:
+    """The variables with which a new process has kernels for AVX-512 where OpenBLAS has not chosen them here, though
+    the processor has it; none where the user has chosen, or anything is unexpected."""
+    if _VARIABLE in os.environ:
+        return {}
+    flags = _processor_flags()
+    is_wrong = flags >= _NEEDED and lacks_avx512_kernels(openblas_kernels(), flags)
+    return {_VARIABLE: "SkylakeX"} if is_wrong else {}
+
+
+def lacks_avx512_kernels(kernels: str, flags: frozenset[str]) -> bool:
+    """Whether BLAS chose kernels without AVX-512 (named by processor) for a processor that supports it."""
+    return kernels in _WITHOUT_AVX512 and flags >= _NEEDED
+
+
+def _processor_flags() -> frozenset[str]:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("flags"):
+                return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return frozenset()
 
 
 @cache

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hloexec.cli import process
+from hloexec.cli.process import restart_with_better_kernels
+from hloexec.core import process
 
 WIDE = frozenset({"sse2", "avx2", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 
@@ -42,7 +43,7 @@ def test_a_misjudged_processor_makes_the_command_start_over(
     monkeypatch.setattr(process, "_processor_flags", lambda: WIDE)
     monkeypatch.setattr(process, "openblas_kernels", lambda: "haswell")
     monkeypatch.setattr(sys, "orig_argv", "python -m hloexec run x.hlo".split())
-    process.restart_with_better_kernels()
+    restart_with_better_kernels()
     ((arguments, environment),) = started
     assert arguments == [sys.executable, "-m", "hloexec", "run", "x.hlo"]
     assert environment["OPENBLAS_CORETYPE"] == "SkylakeX"
@@ -54,5 +55,5 @@ def test_the_users_choice_stands(
     monkeypatch.setattr(process, "_processor_flags", lambda: WIDE)
     monkeypatch.setattr(process, "openblas_kernels", lambda: "haswell")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    process.restart_with_better_kernels()
+    restart_with_better_kernels()
     assert not started

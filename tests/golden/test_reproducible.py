@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.cli.process import _processor_flags
-from hloexec.core.process import openblas_kernels
+from hloexec.core.process import _processor_flags, openblas_kernels
 from tests.golden.modules import modules
 
 ROOT = Path(__file__).resolve().parents[2]

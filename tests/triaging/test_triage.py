@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,14 @@ def test_recorded_results_of_other_shapes_are_one_cause(tmp_path: Path) -> None:
     assert [module.difference for module in found.modules] == ["numbers", "shapes", "shapes"]
     cause = "results of other shapes than expected"
     assert [len(group.members) for group in found.groups if group.cause == cause] == [2]
+
+
+def test_a_folder_may_be_called_as_a_policy_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _pair(Path("reference"), "a", BEFORE, BEFORE)
+    with ThreadPoolExecutor(1) as pool:
+        (module,) = hloexec.triage("reference", executor=pool, minify=False).modules
+    assert (module.outcome, module.files) == ("agree", ("reference/a.before.hlo", "reference/a.after.hlo"))
 
 
 def test_a_text_in_utf_16_is_a_module(tmp_path: Path) -> None:

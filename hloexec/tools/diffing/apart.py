@@ -47,7 +47,14 @@ def diff_apart(
         chain = chains[number]
         files = (*(os.fspath(stage.path) for stage in chain), *([] if function is None else function.files))
         own = {"stages": coded(tuple(chain), tuple[Stage, ...])}
-        return Task(f"{__name__}:diff_alone", request | own, files, workers.seconds, workers.memory)
+        return Task(
+            f"{__name__}:diff_alone",
+            request | own,
+            files,
+            workers.seconds,
+            workers.memory,
+            located=("stages", "made_by"),
+        )
 
     replies: dict[int, Reply | HloError] = {}
     stages.begin("modules", len(chains))

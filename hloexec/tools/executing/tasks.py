@@ -29,6 +29,7 @@ import attrs
 
 import hloexec
 from hloexec.core.files import open_atomically
+from hloexec.core.process import better_kernels
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold, of_sequence
 from hloexec.core.wording import byte_text
@@ -45,7 +46,7 @@ _STARTING_SECONDS = 10.0
 _TASK, _ANSWER, _FILES, _CONTENTS, _MADE = "task.json", "answer.json", "files", "contents", "made"
 PLACE = "{}"
 """What stands in a command for the folder of its files."""
-_NO_ANSWER: Json = {"working_seconds": 0.0, "answer": None, "is_partial": True, "warnings": []}
+_NO_ANSWER: Json = {"refused": "", "working_seconds": 0.0, "answer": None, "is_partial": True, "warnings": []}
 MOST_CARRIED = 256 << 20
 """Bytes of files that a task carries at most."""
 
@@ -58,7 +59,7 @@ class Task:
     """`module:name` of what is called with the request, a `Tell`, and a folder for files that belong to the answer."""
     request: Mapping[str, Any]
     files: tuple[str, ...]
-    """The paths in the request, and elsewhere in it only with others below the same folder."""
+    """The paths in the request, which may also have the folders that they are in."""
     seconds: float
     """What it may take."""
     memory: int
@@ -70,6 +71,8 @@ class Task:
     """What is in the files that a command is run on, by their names."""
     variables: Mapping[str, str] = attrs.field(factory=dict)
     """Of the function's environment."""
+    located: tuple[str, ...] = ()
+    """The entries of the request that have paths; a text in others is none, whatever it says."""
 
 
 @define(eq=False)
@@ -133,6 +136,7 @@ def packed(task: Task, way: str) -> bytes:
         "way": way,
         "working_folder": os.getcwd() if way == "shared" else None,
         "words": task.words,
+        "located": task.located,
         "variables": task.variables,
     }
     buffer = io.BytesIO()
@@ -199,9 +203,6 @@ def answer(data: bytes, stop: Stop | None = None) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             archive.extractall(folder)
         task = json.loads((folder / _TASK).read_bytes())
-        refused = difference(task["identity"])
-        if refused:
-            return _packed_answer({"refused": refused}, folder)
         try:
             ended = _ended(folder, task, stop)
         except InputError as error:
@@ -210,7 +211,7 @@ def answer(data: bytes, stop: Stop | None = None) -> bytes:
         written = folder / _ANSWER
         record = json.loads(written.read_bytes()) if written.exists() else _NO_ANSWER
         record = _renamed(record, [(str(place), original) for original, place in _places(task, folder)])
-        record |= {"refused": "", "code": ended.code, "output": ended.output, "seconds": time.monotonic() - start}
+        record |= {"code": ended.code, "output": ended.output, "seconds": time.monotonic() - start}
         return _packed_answer(record, folder)
 
 
@@ -230,6 +231,7 @@ def _ended(folder: Path, task: Json, stop: Stop | None) -> Ended:
         words = [word.replace(PLACE, os.fspath(folder / _CONTENTS)) for word in task["words"]]
         return run_command(words, printed, seconds, stop, is_guarded=task["way"] != "here")
     environment = {**os.environ, **task["variables"]}
+    environment |= better_kernels()
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder)}
     words = [sys.executable, "-c", _COMMAND, os.fspath(folder)]
     ended = run_command(words, printed, seconds + _STARTING_SECONDS, stop, environment, is_tied=True)
@@ -271,7 +273,7 @@ def _renamed(value: Any, folders: Sequence[tuple[str, str]]) -> Any:
 
 
 def _localized(value: Any, paths: Mapping[str, str]) -> Any:
-    """A request in which paths are those here."""
+    """A part of a request in which paths are those here."""
     return _mapped(value, lambda text: paths.get(text, text) if isinstance(text, str) else text)
 
 
@@ -281,6 +283,9 @@ def work(folder: Path | None = None) -> None:
         folder = Path(sys.argv[1])
         Thread(target=_end_with_worker, daemon=True).start()
     task = json.loads((folder / _TASK).read_bytes())
+    if refused := difference(task["identity"]):
+        write_json(folder / _ANSWER, {**_NO_ANSWER, "refused": refused})
+        return
     limit(task["seconds"], task["memory"])
     places = dict(_places(task, folder))
     paths = {original: os.fspath(place) for original, place in places.items()}
@@ -289,6 +294,8 @@ def work(folder: Path | None = None) -> None:
     made = folder / _MADE
     made.mkdir(exist_ok=True)
     _enter_working_folder(task, folder)
+    request = task["request"]
+    request |= {name: _localized(request[name], paths) for name in task["located"]}
 
     def tell(answer: Mapping[str, Any]) -> None:
         write_json(folder / _ANSWER, {**_NO_ANSWER, "answer": answer})
@@ -298,11 +305,14 @@ def work(folder: Path | None = None) -> None:
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", HloWarning)
-        result = function(_localized(task["request"], paths), tell, made)
+        result = function(request, tell, made)
     worked = time.monotonic() - start
     ours = [warning.message for warning in said if isinstance(warning.message, HloWarning)]
     told = list(dict.fromkeys((str(message), isinstance(message, OptimizationWarning)) for message in ours))
-    write_json(folder / _ANSWER, {"answer": result, "is_partial": False, "working_seconds": worked, "warnings": told})
+    write_json(
+        folder / _ANSWER,
+        _NO_ANSWER | {"answer": result, "is_partial": False, "working_seconds": worked, "warnings": told},
+    )
 
 
 def _end_with_worker() -> None:

@@ -95,7 +95,7 @@ def check_apart(
         files = [path / name for name in (RECORD, MODULE, INPUTS, EXPECTED, SPREAD)]
         present = tuple(os.fspath(file) for file in files if file.is_file())
         request = {**common, "folder": os.fspath(path)}
-        return Task(f"{__name__}:check_alone", request, present, workers.seconds, workers.memory)
+        return Task(f"{__name__}:check_alone", request, present, workers.seconds, workers.memory, located=("folder",))
 
     stages = Stages(observers)
     stages.begin("goldens", len(paths))

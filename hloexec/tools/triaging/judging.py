@@ -277,7 +277,7 @@ def minifying_task(case: Case, module: TriagedModule, settings: Settings) -> Tas
 def _task(function: str, case: Case, settings: Settings, more: Mapping[str, Any] | None = None) -> Task:
     request = {"case": coded(case, Case), "settings": coded(settings, Settings), **(more or {})}
     files = tuple(map(os.fspath, case.all_files))
-    return Task(f"{__name__}:{function}", request, files, settings.timeout, settings.memory)
+    return Task(f"{__name__}:{function}", request, files, settings.timeout, settings.memory, located=("case",))
 
 
 def judged_module(case: Case, settings: Settings, reply: Reply | HloError) -> TriagedModule:
