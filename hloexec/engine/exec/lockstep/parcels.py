@@ -129,6 +129,7 @@ class Post:
         self._tags = [0] * comm.size
         self._under_way: list[_Sent] = []
         self._lock = threading.Lock()
+        self._may_help = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._is_helped = False
         """Whether a thread is at work that lets large arrays leave while this process computes."""
 
@@ -152,7 +153,7 @@ class Post:
         self.sent += 1
         with self._lock:
             self._under_way.append(_Sent(requests, [header, *arrays]))
-            if not all(within) and not self._is_helped:
+            if self._may_help and not all(within) and not self._is_helped:
                 self._is_helped = True
                 threading.Thread(target=self._help, daemon=True).start()
 
