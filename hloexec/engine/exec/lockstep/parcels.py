@@ -27,7 +27,7 @@ _HEADER_TAG, _FIRST_TAG, _TAGS = 1, 2, 1 << 14
 _WITHIN_BYTES = 1 << 13
 """Arrays of up to so many bytes are part of the message that says what they are."""
 _PIECE_BYTES = 1 << 30
-_HELP_SECONDS = 1e-3
+_HELP_SECONDS = 5e-3
 """MPI lets messages go on where it is called, which a process that computes does so often."""
 _LENGTH = struct.Struct("<I")
 
@@ -130,6 +130,8 @@ class Post:
         self._under_way: list[_Sent] = []
         self._lock = threading.Lock()
         self._may_help = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._looked = 0.0
+        """When this process last asked whether messages have left."""
         self._is_helped = False
         """Whether a thread is at work that lets large arrays leave while this process computes."""
 
@@ -171,6 +173,7 @@ class Post:
 
     def flush(self) -> bool:
         """Whether all that was sent has left."""
+        self._looked = time.monotonic()
         with self._lock:
             return self._flush()
 
@@ -183,8 +186,9 @@ class Post:
     def _help(self) -> None:
         while self._is_helped:
             time.sleep(_HELP_SECONDS)
+            is_idle = time.monotonic() - self._looked > _HELP_SECONDS
             with self._lock:
-                self._is_helped = not self._flush()
+                self._is_helped = not self._flush() if is_idle else bool(self._under_way)
 
 
 def part_of(array: Array, part: tuple[int, ...]) -> Array:
