@@ -114,7 +114,8 @@ def openblas_kernels() -> str:
     return ""
 
 
-_VARIABLE = "OPENBLAS_CORETYPE"
+KERNELS = "OPENBLAS_CORETYPE"
+"""The variable that says which kernels OpenBLAS has, in place of its own choice."""
 _WITHOUT_AVX512 = frozenset({"haswell", "zen", "sandybridge", "nehalem", "prescott", "generic", "excavator"})
 _NEEDED = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 """What OpenBLAS's SkylakeX kernels use."""
@@ -123,11 +124,11 @@ _NEEDED = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 def better_kernels() -> dict[str, str]:
     """The variables with which a new process has kernels for AVX-512 where OpenBLAS has not chosen them here, though
     the processor has it; none where the user has chosen, or anything is unexpected."""
-    if _VARIABLE in os.environ:
+    if KERNELS in os.environ:
         return {}
     flags = _processor_flags()
     is_wrong = flags >= _NEEDED and lacks_avx512_kernels(openblas_kernels(), flags)
-    return {_VARIABLE: "SkylakeX"} if is_wrong else {}
+    return {KERNELS: "SkylakeX"} if is_wrong else {}
 
 
 def lacks_avx512_kernels(kernels: str, flags: frozenset[str]) -> bool:

@@ -176,6 +176,23 @@ def test_an_engine_that_says_why_nothing_comes_is_lost(monkeypatch: pytest.Monke
         list(run_tasks(range(6), lambda number: Task("m:f", {"number": number}, (), 1, 1), engine))
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hloexec", "has hloexec [^ ]*, and this process 0: install the same on both"),
+        ("NumPy", "has NumPy [^ ]*, and this process 0: install the same on both"),
+        ("rounding", "rounds products or functions otherwise than this process"),
+    ],
+)
+def test_workers_that_are_otherwise_are_refused(
+    name: str, message: str, farm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {**tasks.identity(), name: "0"}
+    monkeypatch.setattr(tasks, "identity", lambda: ours)
+    with pytest.raises(hloexec.UnsupportedError, match=f"^executor: a worker on [^ ]* {message}"):
+        hloexec.triage(farm / "farm", executor="processes:1")
+
+
 # Wrong uses
 
 

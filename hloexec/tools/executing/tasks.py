@@ -29,7 +29,7 @@ import attrs
 
 import hloexec
 from hloexec.core.files import open_atomically
-from hloexec.core.process import better_kernels
+from hloexec.core.process import KERNELS, better_kernels
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold, of_sequence
 from hloexec.core.wording import byte_text
@@ -132,6 +132,7 @@ def packed(task: Task, way: str) -> bytes:
         "seconds": task.seconds,
         "memory": task.memory,
         "identity": identity(),
+        "has_kernels": KERNELS in os.environ,
         "files": task.files,
         "way": way,
         "working_folder": os.getcwd() if way == "shared" else None,
@@ -231,7 +232,7 @@ def _ended(folder: Path, task: Json, stop: Stop | None) -> Ended:
         words = [word.replace(PLACE, os.fspath(folder / _CONTENTS)) for word in task["words"]]
         return run_command(words, printed, seconds, stop, is_guarded=task["way"] != "here")
     environment = {**os.environ, **task["variables"]}
-    environment |= better_kernels()
+    environment |= better_kernels() if task["has_kernels"] else {}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder)}
     words = [sys.executable, "-c", _COMMAND, os.fspath(folder)]
     ended = run_command(words, printed, seconds + _STARTING_SECONDS, stop, environment, is_tied=True)
