@@ -215,14 +215,16 @@ class _Following:
         entry = find_opcode(step.instruction.opcode)
         has_own_groups = step.flow.groups is not None
         places_matter = not has_own_groups and (entry is None or not entry.gives_same)
-        keys: dict[int, tuple[int, ...]] = {}
+        keys: dict[int, tuple[int, int]] = {}
+        teams: dict[tuple[int, ...], int] = {}
         for group in groups_at(step, self.topology):
             members = tuple(held[device] for device in group.values())
             if has_own_groups:
                 members += tuple(group)
+            team = teams.setdefault(members, len(teams))
             for place, device in enumerate(group.values()):
-                keys[device] = (*members, place) if places_matter else members
-        numbers: dict[tuple[int, ...], int] = {}
+                keys[device] = team, place if places_matter else 0
+        numbers: dict[tuple[int, int], int] = {}
         return tuple(numbers.setdefault(keys[device], len(numbers)) for device in range(self.topology.count))
 
 
