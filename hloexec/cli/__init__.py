@@ -18,7 +18,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -125,8 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         restart_with_better_kernels()
         keep_freed_memory()
     if arguments is None and any(name.endswith("_SIZE") or name == "PMIX_RANK" for name in os.environ):
-        from hloexec.cli.process import is_for_all_ranks
+        from hloexec.cli.process import is_for_all_ranks, is_worker
 
+        if is_worker(words):
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+                return _main(words, name, is_process=True)
         if is_for_all_ranks(words):
             from hloexec.cli.ranks import carried_out
 

@@ -18,22 +18,34 @@ from itertools import pairwise
 
 from hloexec.core.process import better_kernels
 
-_RANKS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_NUMBERS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 """Variables of MPICH and Open MPI, and of what starts processes as they do."""
 
 
 def is_for_all_ranks(words: Sequence[str]) -> bool:
     """Whether this process is one of several ranks of MPI, which carry out a command line together; not where the first
     of them hands out tasks to the others (`--executor mpi`)."""
-    executors = [after for word, after in pairwise(words) if word == "--executor"]
-    return "mpi" not in executors and "--executor=mpi" not in words and _started_ranks() > 1
+    return not _hands_out_tasks(words) and _started_ranks() > 1
+
+
+def is_worker(words: Sequence[str]) -> bool:
+    """Whether this process is a rank of MPI to which the first one hands out tasks, and which says nothing itself."""
+    return _hands_out_tasks(words) and _greatest(_NUMBERS) > 0
+
+
+def _hands_out_tasks(words: Sequence[str]) -> bool:
+    return "--executor=mpi" in words or ("--executor", "mpi") in pairwise(words)
 
 
 def _started_ranks() -> int:
     """How many processes were started with this one, as ranks of MPI."""
-    names = (*_RANKS, "SLURM_NTASKS") if "PMIX_RANK" in os.environ else _RANKS
-    texts = [os.environ.get(name, "") for name in names]
-    return max((int(text) for text in texts if text.isdecimal()), default=1)
+    return max(1, _greatest((*_COUNTS, "SLURM_NTASKS") if "PMIX_RANK" in os.environ else _COUNTS))
+
+
+def _greatest(names: Sequence[str]) -> int:
+    """The greatest number that one of these variables has; 0 where none has one."""
+    return max((int(text) for name in names if (text := os.environ.get(name, "")).isdecimal()), default=0)
 
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8

@@ -262,6 +262,13 @@ def test_one_rank_alone_has_no_workers(mpiexec: Sequence[str], farm: Path, envir
     assert report == "" and "mpi needs two ranks at least" in complaint and complaint.count("\n") == 1
 
 
+def test_ranks_say_once_what_is_wrong(mpiexec: Sequence[str], farm: Path, environment: dict[str, str]) -> None:
+    for more, message in ("--shard 4/3", "--shard must be I/N"), ("--nope", "No such option"):
+        words = [*mpiexec, *HLOEXEC, "triage", "farm", "--executor", "mpi", *more.split()]
+        report, complaint = start(words, environment, farm).communicate(timeout=PATIENCE)
+        assert report == "" and complaint.count(message) == 1
+
+
 def test_what_is_no_executor_is_refused(farm: Path) -> None:
     for value in (3, object(), Executor):
         with pytest.raises(hloexec.InputError, match=r"executor must be a concurrent.futures.Executor, or one of"):
