@@ -28,6 +28,7 @@ from hloexec import cli
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, leaf_shapes
 from hloexec.engine.exec import running
+from hloexec.engine.options import Options
 from hloexec.language.element_types import accepted_element_types
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.registry import CUSTOM_CALLS, OPCODES, Role
@@ -126,7 +127,7 @@ class Recorder:
         def noted_run(module: Module, *arguments: Any) -> Any:
             outputs = run(module, *arguments)
             if self.is_on:
-                options = arguments[-1]
+                options = next(argument for argument in arguments if isinstance(argument, Options))
                 self._saw_run(module, options.computation or module.entry_name)
             return outputs
 
