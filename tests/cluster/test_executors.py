@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +189,9 @@ def test_workers_that_are_otherwise_are_refused(
 ) -> None:
     ours = {**tasks.identity(), name: "0"}
     monkeypatch.setattr(tasks, "identity", lambda: ours)
-    with pytest.raises(hloexec.UnsupportedError, match=f"^executor: a worker on [^ ]* {message}"):
-        hloexec.triage(farm / "farm", executor="processes:1")
+    refusal = pytest.raises(hloexec.UnsupportedError, match=f"^executor: a worker on [^ ]* {message}")
+    with ThreadPoolExecutor(1) as pool, refusal:
+        hloexec.triage(farm / "farm", executor=pool)
 
 
 # Wrong uses

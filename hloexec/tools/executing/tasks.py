@@ -13,6 +13,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -131,7 +132,7 @@ def packed(task: Task, way: str) -> bytes:
         "request": task.request,
         "seconds": task.seconds,
         "memory": task.memory,
-        "identity": identity(),
+        "identity": {} if way == "here" else identity(),
         "has_kernels": KERNELS in os.environ,
         "files": task.files,
         "way": way,
@@ -350,21 +351,27 @@ def warn_of_unlimited_memory(size: int) -> None:
 # Whether workers compute the same
 
 
-@cache
-def identity() -> Mapping[str, str]:
-    """What must be equal for two processes' results to be comparable, by what it is called."""
+def versions() -> dict[str, str]:
+    """What has to be installed in the same version for two processes' results to be comparable."""
     import ml_dtypes
     import numpy as np
 
-    return {
-        "hloexec": hloexec.__version__,
-        "NumPy": np.__version__,
-        "ml_dtypes": ml_dtypes.__version__,
-        "rounding": _rounding(),
-    }
+    return {"hloexec": hloexec.__version__, "NumPy": np.__version__, "ml_dtypes": ml_dtypes.__version__}
 
 
-def _rounding() -> str:
+@cache
+def identity() -> Mapping[str, str]:
+    """What must be equal for the results of two machines' processes to be comparable, by what it is called.
+
+    How they round is found by a process that does nothing else, as a task's process has done nothing before.
+    """
+    command = f"import {__name__} as tasks; print(tasks.rounding())"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=False)
+    return {**versions(), "rounding": done.stdout.strip()}
+
+
+def rounding() -> str:
     """A digest of products and functions that processors and builds of NumPy and BLAS round in ways of their own."""
     import hashlib
 
@@ -386,7 +393,7 @@ def _rounding() -> str:
 
 def difference(expected: Mapping[str, str]) -> str:
     """What is otherwise in this process than in the one with that identity, as a sentence; empty where nothing is."""
-    ours = identity()
+    ours = {**versions(), "rounding": rounding()} if expected else {}
     for name, value in expected.items():
         if ours.get(name) == value:
             continue
