@@ -20,6 +20,7 @@ from functools import cache, partial
 from itertools import groupby
 from multiprocessing import get_context
 from typing import Any
+from unittest.mock import patch
 
 import attrs
 import numpy as np
@@ -149,12 +150,9 @@ def _compared(
 @cache
 def _elsewhere() -> Executor:
     """A process whose OpenBLAS takes the kernels of a processor without fused multiply-adds, where it has them."""
-    os.environ["OPENBLAS_CORETYPE"] = _OTHER_KERNELS
-    try:
+    with patch.dict(os.environ, OPENBLAS_CORETYPE=_OTHER_KERNELS):
         executor = ProcessPoolExecutor(1, get_context("spawn"))
         executor.submit(os.getpid).result()
-    finally:
-        del os.environ["OPENBLAS_CORETYPE"]
     return executor
 
 
