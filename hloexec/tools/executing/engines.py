@@ -102,6 +102,8 @@ class _Dask(Engine):
     def __init__(self, address: str, way: str) -> None:
         try:
             from distributed import Client
+            from distributed.comm import parse_address, parse_host_port
+            from distributed.comm.registry import get_backend
         except ImportError as error:
             raise UnsupportedError(
                 f"{argument('executor')} dask needs distributed, which is not installed; install hloexec[dask]"
@@ -109,12 +111,18 @@ class _Dask(Engine):
         # Losing a worker is told once, by what comes of its tasks. Dask sets levels when it is imported.
         for name in ("distributed", "distributed.client", "tornado", "tornado.application", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        self._client = Client.__new__(Client)
         try:
-            self._client = Client(address, timeout=_ANSWER_SECONDS, set_as_default=False)
+            scheme, place = parse_address(address)
+            get_backend(scheme)
+            if scheme in ("tcp", "tls"):
+                parse_host_port(place)
+            self._client.__init__(address, timeout=_ANSWER_SECONDS, set_as_default=False)
         except Exception as error:
-            raise InputError(
-                f"{argument('executor')}: no Dask scheduler answers at {address}: {first_line(str(error))}"
-            ) from error
+            # What is not whole is not to be closed, which would take half a minute and end in a traceback.
+            self._client.status = "closed"
+            why = first_line(str(error)) or f"there was no answer within {_ANSWER_SECONDS:g} s"
+            raise InputError(f"{argument('executor')}: no Dask scheduler answers at {address}: {why}") from error
         self._count, self._counted, self._seen = 0, 0.0, monotonic()
         super().__init__(f"dask:{address}", self._client.get_executor(pure=False), way)
 
