@@ -5,9 +5,8 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import attrs
@@ -18,7 +17,7 @@ from tests.cluster.farm import Farm
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(7200),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc to find processes in"),
 ]
 OPTIONS = ["--timeout", "20", "--memory", "1G", "-o", "out"]
@@ -70,8 +69,8 @@ class Runner:
 
     def result(self, engine: str, *more: str) -> tuple[str, Any]:
         """The report and the record of a run to the end."""
-        report, _ = self.begin(engine, *more).communicate(timeout=3600)
-        record, _ = self.begin(engine, "--json", *more).communicate(timeout=3600)
+        report, _ = self.begin(engine, *more).communicate(timeout=PATIENCE)
+        record, _ = self.begin(engine, "--json", *more).communicate(timeout=PATIENCE)
         return report, plain(json.loads(record))
 
     def forget(self) -> None:
@@ -100,62 +99,23 @@ def _rank(runner: Runner) -> int:
 
 VICTIMS: dict[str, tuple[str, Callable[[Runner, int], int], int, str]] = {
     "worker of Dask": ("dask", lambda runner, _: _worker_of(runner.cluster.processes[1].pid), signal.SIGKILL, ""),
-    "nanny of Dask": ("dask", lambda runner, _: runner.cluster.processes[1].pid, signal.SIGKILL, ""),
     "scheduler of Dask": ("dask", lambda runner, _: runner.cluster.processes[0].pid, signal.SIGKILL, "is lost: "),
     "rank of MPI": ("mpi", lambda runner, _: _rank(runner), signal.SIGKILL, ""),
-    "mpiexec, Ctrl-C": ("mpi", lambda _, pid: pid, signal.SIGINT, ""),
-    "hloexec on Dask": ("dask", lambda _, pid: pid, signal.SIGKILL, ""),
-    "hloexec on Dask, Ctrl-C": ("dask", lambda _, pid: pid, signal.SIGINT, ""),
-    "hloexec": ("processes:2", lambda _, pid: pid, signal.SIGKILL, ""),
     "hloexec, Ctrl-C": ("processes:2", lambda _, pid: pid, signal.SIGINT, ""),
 }
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_whatever_is_killed_nothing_is_lost_or_left(victim: str, runner: Runner) -> None:
-    Farm(clean=20, faulty=2, crashing=1, endless=2, large=1).write(runner.folder / "farm")
+    Farm(clean=8, faulty=2, crashing=1, endless=0, large=1).write(runner.folder / "farm")
     engine, find, number, sentence = VICTIMS[victim]
     process = runner.begin(engine, "--no-minify")
-    wait_until(lambda: process.poll() is not None or runner.known >= 5)
+    wait_until(lambda: process.poll() is not None or runner.known >= 2)
     os.kill(find(runner, process.pid), number)
     _, complaint = process.communicate(timeout=PATIENCE)
     assert complaint.count("\n") <= 1 and sentence in complaint and "Traceback" not in complaint
-    assert runner.known >= 5
+    assert runner.known >= 2
     wait_until(lambda: not marked(runner.environment["MARK"]))
     goes_on = runner.result("processes:2", "--no-minify")
     runner.forget()
     assert runner.result("processes:2", "--no-minify") == goes_on
-
-
-@pytest.fixture
-def farm_of_300(runner: Runner) -> Iterator[Runner]:
-    Farm().write(runner.folder / "farm")
-    yield runner
-
-
-def test_three_hundred_modules_have_one_report_on_any_engine(farm_of_300: Runner) -> None:
-    runner = farm_of_300
-    first = runner.result("processes:1")
-    assert len(first[1]["modules"]) == 300
-    assert first[1]["counts"] == {"differ": 12, "crashed": 6, "timed out": 6, "out of memory": 6, "agree": 270}
-    assert len([group for group in first[1]["groups"] if group["outcome"] == "differ"]) == 12
-    for engine in ("processes:2", "dask", "mpi"):
-        runner.forget()
-        report = runner.result("processes:2") if engine == "mpi" and runner.begin(engine).wait() else None
-        assert (report or runner.result(engine)) == first
-    runner.forget()
-    random = Random(0)
-    for number in range(10):
-        process = runner.begin(("processes:2", "dask", "mpi", "processes:1")[number % 4])
-        known = runner.known + random.randrange(1, 40)
-        wait_until(lambda process=process, known=known: process.poll() is not None or runner.known >= known)
-        process.send_signal((signal.SIGKILL, signal.SIGINT)[number // 2 % 2])
-        process.communicate(timeout=PATIENCE)
-    assert runner.result("dask") == first
-    runner.forget()
-    for shard in ("1/3", "2/3", "3/3"):
-        words = [*HLOEXEC, "triage", "farm", *OPTIONS[:-1], f"part{shard[0]}", "--jobs", "2", "--shard", shard]
-        start(words, runner.environment, runner.folder).communicate(timeout=3600)
-    words = [*HLOEXEC, "triage", "--merge", "part1", "part2", "part3", "-o", "out"]
-    report, _ = start(words, runner.environment, runner.folder).communicate(timeout=3600)
-    assert report == first[0] and runner.result("processes:1") == first

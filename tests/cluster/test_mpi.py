@@ -121,10 +121,9 @@ def test_runs_on_three_ranks_have_the_bits_and_errors_of_one_process() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_all_runs_have_the_bits_and_errors_of_one_process(ranks: int) -> None:
-    assert_spread(ranks, ALL)
-    assert_spread(ranks, ALL, HLOEXEC_SHARE_ALL="1")
+@pytest.mark.parametrize(("ranks", "share"), [(2, "1"), (4, "")])
+def test_all_runs_have_the_bits_and_errors_of_one_process(ranks: int, share: str) -> None:
+    assert_spread(ranks, ALL, **({"HLOEXEC_SHARE_ALL": share} if share else {}))
 
 
 @pytest.mark.slow
@@ -133,7 +132,7 @@ def test_programs_of_jax_have_the_bits_of_one_process() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numerics", ["xla-cpu", "bf16", "random-rounding:1", "exact"])
+@pytest.mark.parametrize("numerics", ["xla-cpu", "random-rounding:1"])
 def test_all_policies_have_the_bits_of_one_process(numerics: str) -> None:
     names = ("collectives", "each_element_type", "divergence")
     assert_spread(3, names, HLOEXEC_NUMERICS=numerics, HLOEXEC_SHARE_ALL="1")
@@ -151,7 +150,7 @@ def test_rank_0_says_and_saves_what_one_process_does(tmp_path: Path, options: li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_examples_give_what_one_process_gives(ranks: int) -> None:
     for example in ("data_parallel_step.hlo", "mlp_train_step.hlo"):
         words = ["run", f"examples/{example}", "--different-inputs"]
