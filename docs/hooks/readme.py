@@ -16,7 +16,7 @@ from hloexec.tools.registration import GROUPS, TOOLS
 __all__ = ["README", "command_table", "with_table"]
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-_HEADER = "| | command | |\n| --- | --- | --- |"
+_HEADER = "| | command | what it does |\n| --- | --- | --- |"
 
 
 def command_table() -> str:

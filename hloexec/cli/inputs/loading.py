@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -113,17 +111,14 @@ def _archive(path: str, option: str) -> str:
 
 def imported_function(where: str) -> Callable[..., Any]:
     """Import the function `module:name`, also from the working folder, as `python -m` does."""
-    module_name, _, name = where.partition(":")
-    if not name:
+    from hloexec.tools.executing.functions import imported
+
+    if not where.partition(":")[2]:
         raise click.UsageError(f"--custom-call expects TARGET=MODULE:FUNCTION, but {quoted(where)} names no function")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        target: Any = import_module(module_name)
-        for part in name.split("."):
-            target = getattr(target, part)
-    except (ImportError, AttributeError) as error:
-        raise click.UsageError(f"--custom-call: {where} cannot be imported: {error}") from error
+        target = imported(where)
+    except InputError as error:
+        raise click.UsageError(f"--custom-call: {error}") from error
     if not callable(target):
         raise click.UsageError(f"--custom-call: {where} is not a function")
     function: Callable[..., Any] = target

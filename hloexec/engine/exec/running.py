@@ -440,11 +440,11 @@ class _Run:
         if not hasattr(self.comm, "Iallreduce"):
             raise wrong("comm", "a communicator of mpi4py, such as MPI.COMM_WORLD", self.comm)
         # Imported late: most runs are of one process.
+        from hloexec.engine.exec.lockstep.gathering import facts_of
         from hloexec.engine.exec.lockstep.ranks import prepared
 
-        transport, arguments = prepared(
-            self.comm, self.topology.count, self._facts(), partial(self._arguments, plan, inputs)
-        )
+        facts = facts_of(self.module, self.topology, self.options)
+        transport, arguments = prepared(self.comm, self.topology.count, facts, partial(self._arguments, plan, inputs))
         with transport.told(_fault_or_none):
             return self._results(plan, arguments, transport)
 
@@ -481,29 +481,6 @@ class _Run:
                 return device_results(plan, results, count, always_copy=self.attached.see_instructions)
             except MemoryError as error:
                 raise ResourceError(f"the result of {plan.computation.name} does not fit into memory") from error
-
-    def _facts(self) -> dict[str, str]:
-        """What must be the same in all processes of a run."""
-        from hashlib import sha256
-
-        from hloexec.core.version import __version__
-        from hloexec.language.text import format as format_module
-
-        options = self.options
-        text = self.module.source if self.module.source is not None else format_module(self.module)
-        elided = options.elided if isinstance(options.elided, str) else f"given for {', '.join(sorted(options.elided))}"
-        return {
-            "hloexec": __version__,
-            "NumPy": np.__version__,
-            "the number of devices": str(self.topology),
-            "the module": sha256(text.encode(errors="surrogatepass")).hexdigest()[:16],
-            "numerics": options.numerics.name,
-            "the seed": str(options.seed),
-            "computation": str(options.computation),
-            "elided": elided,
-            "unknown": options.unknown,
-            "planner": str(options.planner),
-        }
 
     @contextmanager
     def _seeded(self, plan: Plan) -> Iterator[None]:

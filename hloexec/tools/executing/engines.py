@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -22,6 +20,7 @@ from hloexec.core.arguments import byte_count, require_flags, require_integer, r
 from hloexec.core.structs import frozen
 from hloexec.core.wording import argument, first_line
 from hloexec.errors import InputError, UnsupportedError
+from hloexec.tools.executing.functions import imported
 from hloexec.tools.executing.tasks import answer, warn_of_unlimited_memory
 
 KINDS = "processes:N, dask:ADDRESS, mpi or MODULE:FUNCTION"
@@ -238,28 +237,13 @@ class _Made(Engine):
 
 
 def _factory(spec: str) -> Callable[[], Any]:
-    module, _, name = spec.partition(":")
-    with _working_folder_searched():
-        try:
-            make = getattr(importlib.import_module(module), name)
-        except (Exception, SystemExit) as error:
-            why = first_line(str(error)) or type(error).__name__
-            raise InputError(
-                f"{argument('executor')} {spec!r} names no function that can be imported: {why}; it may be {KINDS}"
-            ) from error
+    try:
+        make = imported(spec)
+    except InputError as error:
+        raise InputError(f"{argument('executor')} {error}; it may be {KINDS}") from error
     if not callable(make):
         raise InputError(f"{argument('executor')} {spec!r} is no function that makes an executor")
     return make  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _working_folder_searched() -> Iterator[None]:
-    """Modules of the working folder can be imported within, as `python -m` has it."""
-    sys.path.insert(0, os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path.remove(os.getcwd())
 
 
 def _made(spec: str, make: Callable[[], Any]) -> Executor:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from hloexec.core.structs import frozen
+from hloexec.core.wording import first_line
 from hloexec.errors import InputError
 from hloexec.ops.library_calls.user_calls import IMPLEMENTATIONS, register_custom_call
 from hloexec.ops.registry import USER_CALLS
@@ -38,8 +39,9 @@ def imported(place: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         return operator.attrgetter(name)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{place} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        why = first_line(str(error)) or type(error).__name__
+        raise InputError(f"{place} cannot be imported: {why}") from error
 
 
 def named_function(subject: str, function: Any) -> NamedFunction:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from itertools import islice
 from typing import Any, TypeVar
 
 from hloexec.core.structs import define
@@ -102,7 +103,7 @@ class _Run:
 
     def _has_room(self) -> bool:
         """Whether another task may go out: one whose worker has died goes alone, as it may be what killed it."""
-        if any(handed.deaths for handed in (*self.out.values(), *list(self._again)[:1])):
+        if any(handed.deaths for handed in (*self.out.values(), *islice(self._again, 1))):
             return not self.out
         return bool(self._again) or len(self.out) + len(self.ready) < self._tasks_per_worker * self._engine.workers
 
