@@ -207,7 +207,7 @@ def test_tasks_in_order_come_in_order_and_no_more_are_taken_than_there_are_worke
     [
         ({"executor": "nobody"}, "is none of processes:N, dask:ADDRESS, mpi or MODULE:FUNCTION"),
         ({"executor": "processes:0"}, "has 1 to 256 processes, not '0'"),
-        ({"executor": "pools:nothing"}, "names no function that can be imported"),
+        ({"executor": "pools:nothing"}, "cannot be imported"),
         ({"executor": "processes:2", "jobs": 2}, "leave it out, as the executor has workers"),
         ({"executor": 2}, "must be a concurrent.futures.Executor"),
         ({"executor": Executor}, "must be a concurrent.futures.Executor"),
