@@ -296,48 +296,51 @@ def _spread_components(relations: Relations) -> None:
             ]
 
 
-def _dimensions_by_unit(relations: Relations) -> dict[int, list[int]]:
-    dimensions_by_unit: dict[int, list[int]] = {}
+def _dimensions_by_unit(relations: Relations) -> dict[int, dict[int, None]]:
+    """Of units of positions along one dimension, the roots of these."""
+    single: dict[int, dict[int, None]] = {}
     for position in relations.positions:
         if len(position.dimensions) == 1:
-            dimensions_by_unit.setdefault(relations.units.root(position.unit), []).extend(position.dimensions)
-    return dimensions_by_unit
+            single.setdefault(relations.units.root(position.unit), {})[relations.root(position.dimensions[0])] = None
+    return single
 
 
-def _add_strides(single: dict[int, list[_T]], relations: Relations) -> None:
+def _add_strides(single: dict[int, dict[_T, None]], relations: Relations) -> None:
     """A factor of positions counts along the same dimension, unless it counts something itself."""
     root = relations.units.root
     additions = {
-        root(factor): single[root(product)]
+        root(factor): dict(single[root(product)])
         for product, factor in relations.strides
         if root(product) in single and root(factor) not in single
     }
     single.update(additions)
 
 
-def _add_uses(found: dict[int, list[_T]], relations: Relations) -> None:
+def _add_uses(counted: dict[int, dict[_T, None]], relations: Relations) -> None:
     """Constants count what they are used for."""
     root = relations.units.root
     for constant, use in relations.units.uses:
-        if root(use) in found:
-            found.setdefault(root(constant), []).extend(found[root(use)])
+        if root(use) in counted and root(use) != root(constant):
+            counted.setdefault(root(constant), {}).update(counted[root(use)])
 
 
-def _rooms_by_unit(relations: Relations) -> dict[int, list[tuple[int, int]]]:
+def _rooms_by_unit(relations: Relations) -> dict[int, dict[tuple[int, int], None]]:
     """Of units of starts, in which dimension they are, and of what dimension windows are that start there."""
-    rooms: dict[int, list[tuple[int, int]]] = {}
+    rooms: dict[int, dict[tuple[int, int], None]] = {}
     for unit, whole, window in relations.rooms:
-        rooms.setdefault(relations.units.root(unit), []).append((whole, window))
+        rooms.setdefault(relations.units.root(unit), {})[relations.root(whole), relations.root(window)] = None
     _add_strides(rooms, relations)
     _add_uses(rooms, relations)
     return rooms
 
 
-def _vectors_by_unit(relations: Relations) -> dict[int, list[tuple[int, ...]]]:
-    vectors: dict[int, list[tuple[int, ...]]] = {}
+def _vectors_by_unit(relations: Relations) -> dict[int, dict[Roots, None]]:
+    """Of units of positions along several dimensions, the roots of these."""
+    vectors: dict[int, dict[Roots, None]] = {}
     for position in relations.positions:
         if len(position.dimensions) > 1:
-            vectors.setdefault(relations.units.root(position.unit), []).append(position.dimensions)
+            roots = tuple(map(relations.root, position.dimensions))
+            vectors.setdefault(relations.units.root(position.unit), {})[roots] = None
     return vectors
 
 
@@ -350,7 +353,7 @@ class _Lengths:
     splits: Mapping[int, Collection[tuple[int, ...]]]
     """The factors of roots that are products, from major to minor."""
 
-    def of(self, dimensions: Sequence[int]) -> dict[int, int]:
+    def of(self, dimensions: Iterable[int]) -> dict[int, int]:
         """New sizes by old ones, the larger first; those that became several are left out.
 
         Positions along a dimension that is a product count in strides, the products of the last factors.
@@ -367,7 +370,7 @@ class _Lengths:
                     new_sizes.setdefault(old, set()).add(new)
         return {old: next(iter(new_sizes[old])) for old in sorted(new_sizes, reverse=True) if len(new_sizes[old]) == 1}
 
-    def last_starts(self, rooms: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    def last_starts(self, rooms: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """By the last start of a window in a dimension, and its size, the new ones, and the size of the dimension."""
         new_starts: dict[int, tuple[int, int]] = {}
         for whole, window in rooms:
@@ -451,8 +454,8 @@ def constants_for(
 def _columns(
     array: Array,
     unit: int,
-    single: Mapping[int, Sequence[int]],
-    vectors: Mapping[int, Sequence[tuple[int, ...]]],
+    single: Mapping[int, Iterable[int]],
+    vectors: Mapping[int, Iterable[Roots]],
     lengths: _Lengths,
 ) -> Iterator[tuple[tuple[int | slice, ...], Mapping[int, int]]]:
     """Parts of a constant whose elements count along the same dimension, and the sizes of that."""
@@ -461,16 +464,16 @@ def _columns(
     if unit in single:
         yield (slice(None),) * array.ndim, lengths.of(single[unit])
         return
-    for dimensions in vectors.get(unit, ())[:1]:
-        if array.ndim and array.shape[-1] == len(dimensions):
-            others = [vector for vector in vectors[unit] if len(vector) == len(dimensions)]
-            for number in range(len(dimensions)):
-                before: tuple[int | slice, ...] = (slice(None),) * (array.ndim - 1)
-                yield (*before, number), lengths.of([vector[number] for vector in others])
+    count = len(next(iter(vectors.get(unit, ())), ()))
+    if count and array.ndim and array.shape[-1] == count:
+        others = [vector for vector in vectors[unit] if len(vector) == count]
+        for number in range(count):
+            before: tuple[int | slice, ...] = (slice(None),) * (array.ndim - 1)
+            yield (*before, number), lengths.of(vector[number] for vector in others)
 
 
 def _shifts(
-    array: Array, dimensions: Sequence[int] | None, lengths: _Lengths, changed: Collection[int]
+    array: Array, dimensions: Iterable[int] | None, lengths: _Lengths, changed: Collection[int]
 ) -> tuple[Array, list[ConstantChange]]:
     """Numbers of bits by which positions along some dimensions are shifted: logarithms of sizes follow these."""
     if dimensions is None or array.size != 1:
