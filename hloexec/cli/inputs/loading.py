@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -292,14 +293,27 @@ def values_per_device(
     """The inputs of a computation (by default the entry), as the options say: one list for all devices, or one each, of
     all or of the `own` devices of this process."""
     from hloexec.cli.running import inputs_per_device
+    from hloexec.core.arguments import parameter_numbers
+    from hloexec.engine.inputs import input_generator
 
     chosen = module.entry if computation is None else computation
+    numbers = parameter_numbers(chosen, [key for key, _ in given.ranges])
+    if len(set(numbers)) < len(numbers):
+        raise _given_twice(next(number for number in numbers if numbers.count(number) > 1))
+    ranges: dict[int | str, tuple[float, float]] = {
+        number: _ends(text) for number, (_, text) in zip(numbers, given.ranges, strict=True)
+    }
+
+    @cache
+    def random() -> Callable[[int], list[Value]]:
+        return input_generator(module, given.distribution, chosen.name, ranges=ranges, verify=verify)
+
     return inputs_per_device(
         topology,
         given.inputs,
         given.different_inputs,
         given.options.seed,
-        lambda path, number: _parameter_values(module, chosen, path, given, number, verify=verify),
+        lambda path, number: _parameter_values(module, chosen, path, given, number, ranges, random),
         own,
     )
 
@@ -334,11 +348,15 @@ def stage_inputs_apart(line: Given) -> NamedFunction:
 
 
 def _parameter_values(
-    module: Module, computation: Computation, path: str | None, given: Given, seed: int, *, verify: bool
+    module: Module,
+    computation: Computation,
+    path: str | None,
+    given: Given,
+    seed: int,
+    ranges: Collection[int | str],
+    random: Callable[[], Callable[[int], list[Value]]],
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
-    import hloexec
-    from hloexec.core.arguments import parameter_numbers
     from hloexec.language import literals
 
     values: dict[int, Value] = dict(given_values(computation, given.overrides))
@@ -346,19 +364,17 @@ def _parameter_values(
         values = script_inputs(path, module, computation, seed) | values
     elif path is not None:
         values |= literals.load_inputs(path, computation.parameters, given=values)
-    ranges: dict[int | str, tuple[float, float]] = {}
-    numbers = parameter_numbers(computation, [key for key, _ in given.ranges])
-    for number, (_, text) in zip(numbers, given.ranges, strict=True):
-        if number in values or number in ranges:
-            raise InputError(f"parameter {number} is given twice, by --range and by a value or another range")
-        ranges[number] = _ends(text)
+    if both := [number for number in ranges if number in values]:
+        raise _given_twice(both[0])
     if len(values) < len(computation.parameters):
-        name, kind = computation.name, given.distribution
-        random = hloexec.random_inputs(module, seed, kind, name, ranges=ranges, verify=verify)
-        values = dict(enumerate(random)) | values
+        values = dict(enumerate(random()(seed))) | values
     elif computation.parameters:
         require_normal(given, f"each parameter of {computation.name} is given a value")
     return [values[number] for number in range(len(computation.parameters))]
+
+
+def _given_twice(parameter: int | str) -> InputError:
+    return InputError(f"parameter {parameter} is given twice, by --range and by a value or another range")
 
 
 def require_normal(given: Given, reason: str) -> None:

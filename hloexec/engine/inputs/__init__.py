@@ -26,7 +26,15 @@ from hloexec.language.verifier import explained
 from hloexec.language.verifier import verify as verify_module
 from hloexec.ops.intervals import Demand
 
-__all__ = ["DISTRIBUTIONS", "demands_on", "random_inputs", "require_memory", "require_values", "value_of"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "demands_on",
+    "input_generator",
+    "random_inputs",
+    "require_memory",
+    "require_values",
+    "value_of",
+]
 
 
 def random_inputs(
@@ -61,9 +69,20 @@ def random_inputs(
     computation, distribution or seed, an invalid range or an opaque parameter, and ResourceError if the values would
     not fit into memory.
     """
+    return input_generator(module, distribution, computation, ranges=ranges, verify=verify)(seed)
+
+
+def input_generator(
+    module: Module,
+    distribution: str = "normal",
+    computation: str | None = None,
+    *,
+    ranges: Mapping[int | str, tuple[float, float]] | None = None,
+    verify: bool = True,
+) -> Callable[[int], list[Value]]:
+    """What makes of a seed the values that `random_inputs` makes of it; the module is looked at once."""
     require_module(module)
     require_flags(verify=verify)
-    require_seed(seed)
     if not isinstance(distribution, str):
         raise wrong("distribution", f"one of {', '.join(DISTRIBUTIONS)}", distribution)
     if verify:
@@ -74,14 +93,23 @@ def random_inputs(
     require_memory(chosen)
     bounds = {} if ranges is None else ranges_of(chosen, ranges)
     with nullcontext() if verify else explained(module):
-        return _random_values(module, chosen, seed, distribution, bounds)
+        demands = demands_on(module, chosen)
+
+    def values(seed: int) -> list[Value]:
+        require_seed(seed)
+        with nullcontext() if verify else explained(module):
+            return _random_values(chosen, demands, seed, distribution, bounds)
+
+    return values
 
 
 def _random_values(
-    module: Module, chosen: Computation, seed: int, distribution: str, ranges: Mapping[int, Range]
+    chosen: Computation,
+    demands: Sequence[Sequence[Demand]],
+    seed: int,
+    distribution: str,
+    ranges: Mapping[int, Range],
 ) -> list[Value]:
-    demands = demands_on(module, chosen)
-
     def leaf(parameter: int, number: int, shape: ArrayShape) -> Array | Token:
         key, name = (seed, (parameter << 32) + number), chosen.parameters[parameter].name
         return _random_leaf(shape, ranges.get(parameter, demands[parameter][number]), distribution, key, name)
