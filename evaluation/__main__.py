@@ -12,6 +12,7 @@ import click
 
 from evaluation.diffing.command import diff
 from evaluation.edits.command import measure_edits
+from evaluation.executing.command import farm
 from evaluation.explaining.command import explain
 from evaluation.fuzzing.command import mutants
 from evaluation.minifying.command import minify
@@ -37,6 +38,7 @@ MEASUREMENTS = (
     shrink,
     triage,
     precision,
+    farm,
     mutants,
     page,
 )

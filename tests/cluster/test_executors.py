@@ -11,12 +11,13 @@ import attrs
 import pytest
 
 import hloexec
+from evaluation.executing.running import HLOEXEC, PATIENCE, Cluster, plain, start
 from hloexec.errors import HloError
 from hloexec.tools.executing import running, tasks
 from hloexec.tools.executing.engines import Engine
 from hloexec.tools.executing.running import run_tasks
 from hloexec.tools.executing.tasks import Reply, Task
-from tests.cluster.conftest import HLOEXEC, PATIENCE, TRIAGE, Cluster, plain, start
+from tests.cluster.conftest import TRIAGE
 from tests.command_line import CommandLine
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TRIAGE, plain
+from evaluation.executing.running import plain
+from tests.cluster.conftest import TRIAGE
 from tests.command_line import CommandLine
 
 

@@ -39,6 +39,10 @@ COMMANDS = {
     "precision convnet --steps 2 --inputs 1 --fresh 1 --held-back 1 --max-trials 1": ("convnet: ", "0 beyond 1%"),
     "verdicts --half library --only lion/gated/f32": ("1 clean and 1 faulty", "right:             2 of 2 (100.0%)"),
     "verdicts --half choices --only gumbel/1/f32": ("1 clean and 1 faulty", "right:             2 of 2 (100.0%)"),
+    "farm --clean 1 --faulty 1 --bad 0 --only processes:2": (
+        "2 modules: 1 differ, 1 agree; 1 cause",
+        "1 of 1 (100.0%) give",
+    ),
     "mutants 0 5": ("0 faults at 0 places",),
     "page 20": ("MB for 20 instructions",),
 }
