@@ -9,8 +9,8 @@ flushed denormals, sums of bf16 rounded at each step, its excess precision) is t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from unittest.mock import patch
 
 import attrs
 import numpy as np
@@ -32,25 +32,12 @@ def by_xla(module: Module, inputs: Sequence[Value], *, excess_precision: bool = 
     """The leaves of what XLA:CPU makes of a module, in this process: what it takes to start another is more."""
     text = hloexec.format(attrs.evolve(module, input_output_alias=(), buffer_donor=()))
     arrays = [np.asarray(value) for value in inputs]
-    with _flag(f"--xla_allow_excess_precision={str(excess_precision).lower()}" if excess_precision else ""):
+    # XLA reads its flags once; without this one in sight, `executed` tells XLA to round as the text says.
+    with patch.dict(os.environ, XLA_FLAGS="--xla_allow_excess_precision=true" if excess_precision else ""):
         try:
             return executed(text, arrays, module.entry.result_shape)
         except (RuntimeError, ValueError) as error:
             raise hloexec.UnsupportedError(f"XLA:CPU does not run {module.name}: {str(error)[:200]}") from error
-
-
-@contextmanager
-def _flag(flag: str) -> Iterator[None]:
-    """XLA reads its flags once; without this one in sight, `executed` tells XLA to round as the text says."""
-    before = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = flag
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["XLA_FLAGS"]
-        else:
-            os.environ["XLA_FLAGS"] = before
 
 
 def contractions(draft: Draft, *opcodes: str) -> list[str]:
