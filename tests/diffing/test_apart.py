@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import hloexec
 from hloexec.tools.diffing.folders import FolderDiff, StageDiff, diff_folders
 from hloexec.tools.executing.codec import coded
+from hloexec.tools.executing.running import run_tasks
 from tests.command_line import CommandLine
 from tests.executing import faults
 
@@ -135,6 +137,24 @@ def test_a_fault_of_one_module_is_said_of_it_alone(fault: str, message: str, dum
     assert good.outcome == "agree" and call.outcome == "not compared"
     assert re.fullmatch(message, call.steps[0].reason), call.steps[0].reason
     assert found.outcome == "not compared"
+
+
+def test_ctrl_c_shows_the_modules_that_have_come(dump: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 1
+
+    def interrupted(*given: Any) -> Iterator[Any]:
+        yield from islice(run_tasks(*given), count)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hloexec.tools.diffing.apart.run_tasks", interrupted)
+    printed = cli(f"diff {dump} --module good --module bad --jobs 1", code=130)
+    assert printed.startswith("not compared  1 of 2 modules, 2 steps that changed the text\n")
+    assert printed.endswith("\n\ninterrupted after 1 of 2 modules\n")
+    record = cli.record(f"diff {dump} --jobs 1", code=130)
+    assert [module["name"] for module in record["modules"]] == ["module_0001.good"]
+    assert (record["left"], record["outcome"]) == (3, "not compared")
+    count = 0
+    assert cli(f"diff {dump} --jobs 1", code=130) == ""
 
 
 def test_what_cannot_travel_is_refused(dump: Path, cli: CommandLine) -> None:

@@ -43,6 +43,9 @@ def folder_view(folder_diff: FolderDiff, top: int, command: Command) -> Renderab
     ]
     parts += [Text(f"{module.name}: {step.reason}", style="yellow") for module, step in failed[:top]]
     parts += [Text(note, style="yellow") for note in folder_diff.notes[:top]]
+    if folder_diff.left:
+        count = len(folder_diff.modules)
+        parts.append(Text(f"\ninterrupted after {count} of {plural(count + folder_diff.left, 'module')}", "yellow"))
     if shown is not None and shown.to_blame is not None:
         step = shown.to_blame
         parts += ["", Text(f"{step} in {shown.name}", style="bold")]
@@ -54,11 +57,12 @@ def folder_view(folder_diff: FolderDiff, top: int, command: Command) -> Renderab
 
 def _verdict(folder_diff: FolderDiff) -> Text:
     steps = sum(len(module.steps) for module in folder_diff.modules)
-    modules = plural(len(folder_diff.modules) + folder_diff.unpaired, "module")
+    missing = folder_diff.unpaired + folder_diff.left
+    modules = plural(len(folder_diff.modules) + missing, "module")
     counted = f"{modules}, {plural(steps, 'step')} that changed the text"
     blamed = [(module, module.to_blame) for module in folder_diff.modules if module.to_blame is not None]
     if not blamed:
-        failed = sum(module.outcome == "not compared" for module in folder_diff.modules) + folder_diff.unpaired
+        failed = sum(module.outcome == "not compared" for module in folder_diff.modules) + missing
         rest = f"  {failed} of {counted}" if failed else f"  {counted}"
         return Text.assemble((folder_diff.outcome, _STYLES[folder_diff.outcome]), (rest, "dim"))
     module, step = blamed[0]

@@ -38,8 +38,11 @@ def diff_apart(
     workers: Workers,
     stages: Stages,
     tell: Callable[[int], None],
-) -> list[list[StageDiff]]:
-    """`diff_stages` of each chain of stages; `tell` is called with the number of one that has come."""
+) -> list[list[StageDiff] | None]:
+    """`diff_stages` of each chain of stages; `tell` is called with the number of one that has come.
+
+    KeyboardInterrupt gives those that have come, and None in place of the others; it is raised where none has.
+    """
     request = _request(inputs, options, workers)
     function = request.pop("function")
 
@@ -58,12 +61,19 @@ def diff_apart(
 
     replies: dict[int, Reply | HloError] = {}
     stages.begin("modules", len(chains))
-    with workers.opened() as engine:
-        for number, reply in run_tasks(range(len(chains)), task_of, engine):
-            replies[number] = reply
-            tell(number)
-            stages.tick()
-    return [_steps_of(chain, replies[number], workers.seconds) for number, chain in enumerate(chains)]
+    try:
+        with workers.opened() as engine:
+            for number, reply in run_tasks(range(len(chains)), task_of, engine):
+                replies[number] = reply
+                tell(number)
+                stages.tick()
+    except KeyboardInterrupt:
+        if not replies:
+            raise
+    return [
+        _steps_of(chain, replies[number], workers.seconds) if number in replies else None
+        for number, chain in enumerate(chains)
+    ]
 
 
 def _request(

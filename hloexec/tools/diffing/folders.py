@@ -293,15 +293,17 @@ class FolderDiff(Described):
     """Modules that are there only once, and why."""
     unpaired: int = 0
     """How many names of two folders lack a partner: they are not compared."""
+    left: int = 0
+    """How many modules were left when it was interrupted."""
 
     def __str__(self) -> str:
-        return f"{self.outcome}: {len(self.modules)} modules compared"
+        return f"{self.outcome}: {len(self.modules)} modules compared" + ("; interrupted" if self.left else "")
 
     @property
     @told
     def outcome(self) -> Outcome:
         """What it comes to."""
-        missing: list[Outcome] = ["not compared"] if self.unpaired else []
+        missing: list[Outcome] = ["not compared"] if self.unpaired or self.left else []
         return _worst([*(module.outcome for module in self.modules), *missing])
 
 
@@ -339,8 +341,8 @@ def diff_folders(
     or takes too much is not compared, nor are those after it. `executor` has the workers that start these processes,
     and `jobs` and `shared` are as for `triage`; tasks carry the files of the stages and the inputs. A function that
     gives inputs, or that `register_custom_call` has registered, is imported there by its name. `on_step` is called when
-    a module has come; `extract` of a `Diff` refuses, as inputs stay with the workers. The result is the same for any
-    executor and number of workers.
+    a module has come; `extract` of a `Diff` refuses, as inputs stay with the workers. Ctrl-C gives the modules that
+    have come; `left` says how many have not. The result is the same for any executor and number of workers.
 
     Raises InputError if a folder cannot be read, contains no dumped module, none that is selected, or nothing to
     compare, and for what cannot travel to workers; UnsupportedError where a worker has other versions, or a machine
@@ -367,9 +369,13 @@ def diff_folders(
     chains = [(name, stages) for name, stages in chains if len(stages) > 1]
     if not chains:
         raise InputError("there is nothing to compare: " + "; ".join(notes[:5]))
-    steps = map(tuple, _steps_of_chains(chains, inputs, {"seed": seed, **options}, workers, on_step))
-    modules = [ModuleDiff(name, own, len(stages)) for (name, stages), own in zip(chains, steps, strict=True)]
-    return FolderDiff(tuple(modules), tuple(notes), unpaired)
+    steps = _steps_of_chains(chains, inputs, {"seed": seed, **options}, workers, on_step)
+    modules = [
+        ModuleDiff(name, tuple(own), len(stages))
+        for (name, stages), own in zip(chains, steps, strict=True)
+        if own is not None
+    ]
+    return FolderDiff(tuple(modules), tuple(notes), unpaired, len(chains) - len(modules))
 
 
 def _steps_of_chains(
@@ -378,8 +384,8 @@ def _steps_of_chains(
     options: dict[str, Any],
     workers: Workers | None,
     on_step: Callable[[str, int, int], None] | None,
-) -> list[list[StageDiff]]:
-    """`diff_stages` of each module, here or by workers."""
+) -> Sequence[list[StageDiff] | None]:
+    """`diff_stages` of each module, here or by workers; None of those that were left when these were interrupted."""
     total = sum(len(stages) - 1 for _, stages in chains)
     done = count(1)
 

@@ -105,7 +105,7 @@ def command(
     BEFORE and AFTER may be folders that XLA wrote with --xla_dump_to. For one folder, each module is compared before
     optimization, after each pass (--xla_dump_hlo_pass_re=.*) and after optimization, to find the pass that changed the
     result. For two folders, modules of the same name are compared. With --executor or --jobs, each module is compared
-    in a process of its own, within --module-timeout and --memory.
+    in a process of its own, within --module-timeout and --memory; Ctrl-C shows the modules that have come.
 
     Instructions are matched by their values, not by their names, through fusions, loops and layouts. Prints `agree` if
     the results have the same bits, `rounding only` if rounding explains the difference, and otherwise the instructions

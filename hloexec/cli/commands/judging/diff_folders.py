@@ -67,6 +67,8 @@ def diff_dumps(folder: str, other: str | None, select: Sequence[str], chosen: Di
         write_command_page(
             chosen.html, result, None, view, (("folders", folders), ("seed", str(run_options.options.seed)))
         )
+    if result.left:
+        return 130
     return {"differ": 1, "not compared": 2, "not decided": 3}.get(result.outcome, 0)
 
 
