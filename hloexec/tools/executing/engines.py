@@ -21,7 +21,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.wording import argument, first_line
 from hloexec.errors import InputError, UnsupportedError
 from hloexec.tools.executing.functions import imported
-from hloexec.tools.executing.tasks import answer, warn_of_unlimited_memory
+from hloexec.tools.executing.tasks import THREADS, answer, warn_of_unlimited_memory
 
 KINDS = "processes:N, dask:ADDRESS, mpi or MODULE:FUNCTION"
 _MOST_PROCESSES = 256
@@ -74,15 +74,16 @@ class Engine:
 
 
 class _Processes(Engine):
-    """Processes of this machine: a thread waits for each."""
+    """Processes of this machine, which share its processors: a thread waits for each."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count)
+        self._threads = _threads_of_each(count)
         self._stop = Event()
         super().__init__(f"processes:{count}", self._pool, "here")
 
     def submit(self, data: bytes) -> Future[bytes]:
-        return self._pool.submit(answer, data, self._stop)
+        return self._pool.submit(answer, data, self._stop, self._threads)
 
     def stop(self) -> None:
         self._stop.set()
@@ -91,6 +92,13 @@ class _Processes(Engine):
     def close(self) -> None:
         self._stop.set()
         self._pool.shutdown(cancel_futures=True)
+
+
+def _threads_of_each(count: int) -> str:
+    """With how many threads so many processes work that share this machine's processors."""
+    from hloexec.ops.resources import core_count
+
+    return str(max(1, core_count() // max(1, count)))
 
 
 class _Dask(Engine):
@@ -378,7 +386,11 @@ def _mpi_executor() -> Iterator[tuple[Any, Any]]:
             "with mpiexec -n 3, for example"
         )
     told = MPI.COMM_WORLD.Dup()
+    machine = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    threads = _threads_of_each(machine.allreduce(int(told.rank > 0)))
+    machine.Free()
     if told.rank:
+        os.environ.setdefault(THREADS, threads)
         # mpiexec passes Ctrl-C on to all ranks: the first one tells the others what to do.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

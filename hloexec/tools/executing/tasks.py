@@ -45,6 +45,8 @@ _COMMAND = "from hloexec.tools.executing.tasks import work; work()"
 _STARTING_SECONDS = 10.0
 """What the start of a process may take besides, on a busy machine; the process itself counts the time from then on."""
 _TASK, _ANSWER, _FILES, _CONTENTS, _MADE = "task.json", "answer.json", "files", "contents", "made"
+THREADS = "OMP_NUM_THREADS"
+"""The variable that says with how many threads a process works (`resources.core_count`)."""
 PLACE = "{}"
 """What stands in a command for the folder of its files."""
 _NO_ANSWER: Json = {"refused": "", "working_seconds": 0.0, "answer": None, "is_partial": True, "warnings": []}
@@ -197,8 +199,11 @@ def unpacked(data: bytes) -> Reply | HloError | str:
 # What workers do
 
 
-def answer(data: bytes, stop: Stop | None = None) -> bytes:
-    """Carry out a packed task in a process of its own, which ends early, too, once `stop` is set."""
+def answer(data: bytes, stop: Stop | None = None, threads: str = "") -> bytes:
+    """Carry out a packed task in a process of its own, which ends early, too, once `stop` is set.
+
+    It works with so many threads, unless this process's environment says otherwise; by default, on all processors.
+    """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hloexec-task-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
@@ -206,7 +211,7 @@ def answer(data: bytes, stop: Stop | None = None) -> bytes:
             archive.extractall(folder)
         task = json.loads((folder / _TASK).read_bytes())
         try:
-            ended = _ended(folder, task, stop)
+            ended = _ended(folder, task, stop, threads)
         except InputError as error:
             where = "" if task["way"] == "here" else f"; that is {_machine()}"
             return _packed_answer({"refused": "", "error": f"{error}{where}"}, folder)
@@ -227,12 +232,12 @@ def _packed_answer(record: Json, folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _ended(folder: Path, task: Json, stop: Stop | None) -> Ended:
+def _ended(folder: Path, task: Json, stop: Stop | None, threads: str) -> Ended:
     printed, seconds = folder / "printed.txt", task["seconds"]
     if task["words"]:
         words = [word.replace(PLACE, os.fspath(folder / _CONTENTS)) for word in task["words"]]
         return run_command(words, printed, seconds, stop, is_guarded=task["way"] != "here")
-    environment = {**os.environ, **task["variables"]}
+    environment = {**({THREADS: threads} if threads else {}), **os.environ, **task["variables"]}
     environment |= better_kernels() if task["has_kernels"] else {}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": os.fspath(folder)}
     words = [sys.executable, "-c", _COMMAND, os.fspath(folder)]
