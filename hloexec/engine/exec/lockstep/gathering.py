@@ -13,20 +13,22 @@ from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.tree import flat, mapped, of_sequence, rebuilt
 from hloexec.core.values import TOKEN, Array, Value
-from hloexec.core.version import __version__
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.lockstep.parcels import Comm, pieces
 from hloexec.engine.options import Options
 from hloexec.language.text import format as format_module
+from hloexec.ops.identity import rounding, versions
+
+ROUNDING = "rounding"
 
 
 def facts_of(module: Module, topology: Topology, options: Options) -> dict[str, str]:
     """What must be the same in all processes of a run, by what it is called."""
     text = module.source if module.source is not None else format_module(module)
     elided = options.elided if isinstance(options.elided, str) else f"given for {', '.join(sorted(options.elided))}"
+    is_exact = all(policy.is_exact for policy in options.numerics.parts)
     return {
-        "hloexec": __version__,
-        "NumPy": np.__version__,
+        **versions(),
         "the number of devices": str(topology),
         "the module": hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16],
         "numerics": options.numerics.name,
@@ -35,6 +37,7 @@ def facts_of(module: Module, topology: Topology, options: Options) -> dict[str, 
         "elided": elided,
         "unknown": options.unknown,
         "planner": str(options.planner),
+        ROUNDING: "any" if is_exact else rounding(),
     }
 
 

@@ -28,9 +28,10 @@ from hloexec.core.dtypes import DType
 from hloexec.core.structs import define
 from hloexec.core.tree import flat
 from hloexec.core.values import Array
+from hloexec.core.wording import argument
 from hloexec.engine.devices.ranks import devices_of_rank
 from hloexec.engine.devices.topology import Group
-from hloexec.engine.exec.lockstep.gathering import gathered
+from hloexec.engine.exec.lockstep.gathering import ROUNDING, gathered
 from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Placing, Post, Row, part_of
 from hloexec.engine.exec.lockstep.transport import Leaves, Mail, Meeting, State, Transport, Waiting
 from hloexec.errors import EvaluationError, HloError, InputError
@@ -179,6 +180,13 @@ class RankTransport(Transport):
                 raise error if rank == self._rank and error is not None else _error_of(failure[0], failure[1], rank)
         for rank, (_, theirs) in enumerate(records):
             for subject, value in records[0][1].items():
+                if subject == ROUNDING and theirs.get(subject) != value:
+                    exact = argument("numerics", "exact")
+                    raise InputError(
+                        f"rank {rank} rounds products or functions otherwise than rank 0, as other processors and "
+                        f"builds of NumPy and BLAS do: results of the two are not those of one machine; {exact} does "
+                        "not depend on that"
+                    )
                 if theirs.get(subject) != value:
                     raise InputError(
                         f"ranks must run the same, but {subject} differs: {value} on rank 0, {theirs.get(subject)} on "
