@@ -22,6 +22,7 @@ import numpy as np
 
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.cli.problems import show_problem
+from hloexec.cli.process import ending_all_ranks
 from hloexec.cli.running import Here, execute, labelled_leaves
 from hloexec.core.dtypes import element_type
 from hloexec.core.tree import leaves
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from hloexec.engine.options import Options
 
 _COMMANDS = (("run",), ("golden", "check"))
-_PATIENCE_SECONDS, _PATIENCE_PER_RANK = 2.0, 0.1
+_PATIENCE_SECONDS = 2.0
+"""How long a rank that fails waits for the others; twice as long for one before it that fails, too, to speak."""
 _EXIT_SECONDS = 3.0
 """How long MPI may take to end after a failure."""
 _LOOK_SECONDS = 1e-3
@@ -151,6 +153,7 @@ class Ranks:
 
         self.comm: Any = MPI.COMM_WORLD.Dup()
         self._ends: Any = MPI.COMM_WORLD.Dup()
+        self._are_over: Any = MPI.Request.Testall
         self._errors = sys.stderr
         machine = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // machine.size)))
@@ -162,20 +165,24 @@ class Ranks:
     def leave(self, code: int) -> int:
         """The exit code of all ranks, once all of them are here; where this one failed and others do not come, all are
         ended."""
-        codes = np.empty(self.comm.size, np.int64)
-        request = self._ends.Iallgather(np.array([code], np.int64), codes)
-        end = time.monotonic() + _PATIENCE_SECONDS + _PATIENCE_PER_RANK * self.comm.rank
-        while not request.Test():
-            if code and time.monotonic() > end:
+        rank, codes = self.comm.rank, np.zeros((self.comm.size, 1), np.int64)
+        codes[rank] = code
+        others = [other for other in range(self.comm.size) if other != rank]
+        requests = [self._ends.Isend(codes[rank], other) for other in others]
+        requests += [self._ends.Irecv(codes[other], other) for other in others]
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not self._are_over(requests):
+            if code and time.monotonic() > (end + _PATIENCE_SECONDS if codes[:rank].any() else end):
                 self._end_all(code)
             time.sleep(_LOOK_SECONDS)
-        failed = [rank for rank, other in enumerate(codes.tolist()) if other]
-        if not failed:
+        failed = np.flatnonzero(codes)
+        if not failed.size:
             return 0
-        if failed[0] == self.comm.rank:
+        if failed[0] == rank:
             self._speak()
-        self._exit_soon(int(codes[failed[0]]))
-        return int(codes[failed[0]])
+        code = int(codes[failed[0], 0])
+        self._exit_soon(code)
+        return code
 
     def _speak(self) -> None:
         """Say what has been kept back of errors."""
@@ -203,13 +210,9 @@ def carried_out(words: Sequence[str], command: Callable[[], int]) -> int:
     """The exit code of a command line that all ranks have been started with."""
     from hloexec.engine.exec.running import together
 
-    try:
+    with ending_all_ranks():
         ranks = Ranks()
         _here.append(ranks)
-    except ImportError as error:
-        if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == "0":
-            show_problem("error", f"ranks of mpiexec need mpi4py: pip install 'hloexec[mpi]' ({error})", "red")
-        return 2
     code = 1
     try:
         names = tuple(word for word in words if not word.startswith("-"))

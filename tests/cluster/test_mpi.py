@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -169,6 +170,30 @@ def test_ranks_that_differ_are_refused(tmp_path: Path) -> None:
         assert errors.startswith(f"error: ranks must run the same, but {subject} differs"), errors
 
 
+DOT = """HloModule product, replica_count=2
+ENTRY main {
+  x = f32[40,60] parameter(0)
+  y = f32[60,40] parameter(1)
+  d = f32[40,40] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT z = f32[80,40] all-gather(d), replica_groups={{0,1}}, dimensions={0}
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels are those of x86")
+def test_ranks_that_round_otherwise_are_refused_unless_policies_do_not_depend_on_it(tmp_path: Path) -> None:
+    module = tmp_path / "product.hlo"
+    module.write_text(DOT)
+    command = [*HLOEXEC, "run", str(module), "--different-inputs"]
+    other = [":", "-n", "1", "env", "OPENBLAS_CORETYPE=Nehalem"]
+    code, _, errors = ended(started(1, [*command, *other, *command]), 60)
+    assert code == 2 and errors.count("\n") == 1, errors
+    assert errors.startswith("error: rank 1 rounds products or functions otherwise than rank 0, as other "), errors
+    command += ["--numerics", "exact"]
+    code, output, errors = ended(started(1, [*command, *other, *command]), 60)
+    assert (code, without_cost(output + errors)) == (0, without_cost(alone(*command[len(HLOEXEC) :])))
+
+
 def test_other_commands_are_refused() -> None:
     code, _, errors = ended(started(2, [*HLOEXEC, "trace", "examples/data_parallel_step.hlo"]), 60)
     expected = "error: hloexec trace works in one process; under mpiexec there are hloexec run, golden check\n"
@@ -245,6 +270,17 @@ def test_an_error_of_one_rank_is_told_once(tmp_path: Path) -> None:
     command = [*HLOEXEC, "run", str(module), "--custom-call", "mine=raising:call"]
     code, _, errors = ended(started(3, command, **settings), 60)
     assert code == 1 and errors.count("no more") == 1 and errors.count("error:") == 1, errors
+
+
+def test_a_rank_that_cannot_start_ends_all(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise RuntimeError('cannot load\\nMPI')")
+    command = [*HLOEXEC, "run", "examples/data_parallel_step.hlo"]
+    code, _, errors = ended(
+        started(2, [*command, ":", "-n", "1", "env", f"PYTHONPATH={tmp_path}:{ROOT}", *command]), 60
+    )
+    expected = "error: a rank cannot start MPI, which needs hloexec[mpi] and memory: RuntimeError: cannot load MPI\n"
+    assert code != 0 and errors == expected, errors
 
 
 def test_a_full_disk_ends_all(tmp_path: Path) -> None:

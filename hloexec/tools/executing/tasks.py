@@ -28,7 +28,6 @@ from typing import Any, TypeAlias
 
 import attrs
 
-import hloexec
 from hloexec.core.files import open_atomically
 from hloexec.core.process import KERNELS, better_kernels
 from hloexec.core.structs import define, frozen
@@ -356,48 +355,24 @@ def warn_of_unlimited_memory(size: int) -> None:
 # Whether workers compute the same
 
 
-def versions() -> dict[str, str]:
-    """What has to be installed in the same version for two processes' results to be comparable."""
-    import ml_dtypes
-    import numpy as np
-
-    return {"hloexec": hloexec.__version__, "NumPy": np.__version__, "ml_dtypes": ml_dtypes.__version__}
-
-
 @cache
 def identity() -> Mapping[str, str]:
     """What must be equal for the results of two machines' processes to be comparable, by what it is called.
 
     How they round is found by a process that does nothing else, as a task's process has done nothing before.
     """
-    command = f"import {__name__} as tasks; print(tasks.rounding())"
+    from hloexec.ops.identity import versions
+
+    command = "from hloexec.ops.identity import rounding; print(rounding())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=False)
     return {**versions(), "rounding": done.stdout.strip()}
 
 
-def rounding() -> str:
-    """A digest of products and functions that processors and builds of NumPy and BLAS round in ways of their own."""
-    import hashlib
-
-    import numpy as np
-
-    from hloexec.ops.resources import hold_blas, single_threaded_blas
-
-    digest = hashlib.sha256()
-    numbers = ((np.arange(67 * 129) % 1013 - 500) / 257).reshape(67, 129)
-    with single_threaded_blas():
-        hold_blas()
-        for values in (numbers, numbers.astype(np.float32)):
-            results = [values @ values.T, values @ values[0], values.sum(1)]
-            results += [function(values) for function in (np.exp, np.sin, np.tanh, np.arctan)]
-            for result in results:
-                digest.update(result.tobytes())
-    return digest.hexdigest()[:16]
-
-
 def difference(expected: Mapping[str, str]) -> str:
     """What is otherwise in this process than in the one with that identity, as a sentence; empty where nothing is."""
+    from hloexec.ops.identity import rounding, versions
+
     ours = {**versions(), "rounding": rounding()} if expected else {}
     for name, value in expected.items():
         if ours.get(name) == value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,24 @@ from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.tree import flat, mapped, of_sequence, rebuilt
 from hloexec.core.values import TOKEN, Array, Value
-from hloexec.core.version import __version__
+from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.lockstep.parcels import Comm, pieces
 from hloexec.engine.options import Options
+from hloexec.errors import InputError
 from hloexec.language.text import format as format_module
+from hloexec.ops.identity import rounding, versions
+
+_ROUNDING = "rounding"
 
 
 def facts_of(module: Module, topology: Topology, options: Options) -> dict[str, str]:
     """What must be the same in all processes of a run, by what it is called."""
     text = module.source if module.source is not None else format_module(module)
     elided = options.elided if isinstance(options.elided, str) else f"given for {', '.join(sorted(options.elided))}"
+    is_exact = all(policy.is_exact for policy in options.numerics.parts)
     return {
-        "hloexec": __version__,
-        "NumPy": np.__version__,
+        **versions(),
         "the number of devices": str(topology),
         "the module": hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16],
         "numerics": options.numerics.name,
@@ -35,7 +39,27 @@ def facts_of(module: Module, topology: Topology, options: Options) -> dict[str, 
         "elided": elided,
         "unknown": options.unknown,
         "planner": str(options.planner),
+        _ROUNDING: "any" if is_exact else rounding(),
     }
+
+
+def require_same(facts: Sequence[Mapping[str, str]]) -> None:
+    """InputError where the facts of a rank are not those of the first one."""
+    for rank, others in enumerate(facts):
+        for subject, value in facts[0].items():
+            if others.get(subject) == value:
+                continue
+            if subject == _ROUNDING:
+                exact = argument("numerics", "exact")
+                raise InputError(
+                    f"rank {rank} rounds products or functions otherwise than rank 0, as other processors and builds "
+                    "of NumPy and BLAS do: results of the two are not those of one machine; those of "
+                    f"{exact} do not depend on it"
+                )
+            raise InputError(
+                f"ranks must run the same, but {subject} differs: {value} on rank 0, {others.get(subject)} on rank "
+                f"{rank}"
+            )
 
 
 def gathered(comm: Comm, record: Any) -> list[Any]:

@@ -30,10 +30,10 @@ from hloexec.core.tree import flat
 from hloexec.core.values import Array
 from hloexec.engine.devices.ranks import devices_of_rank
 from hloexec.engine.devices.topology import Group
-from hloexec.engine.exec.lockstep.gathering import gathered
+from hloexec.engine.exec.lockstep.gathering import gathered, require_same
 from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Placing, Post, Row, part_of
 from hloexec.engine.exec.lockstep.transport import Leaves, Mail, Meeting, State, Transport, Waiting
-from hloexec.errors import EvaluationError, HloError, InputError
+from hloexec.errors import DeadlockError, EvaluationError, HloError
 from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
 from hloexec.ops.collective.sending import parts_along, received
 from hloexec.ops.registry import traits_of
@@ -51,6 +51,8 @@ _LOOKS_IN_A_ROW = 64
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 2e-5, 1e-3
 _FAREWELL_SECONDS = 1.0
 """How long a rank that fails tries to tell the others."""
+_failed: list[Any] = []
+"""What runs that failed have left under way: MPI may still read and write it."""
 
 
 @define(eq=False)
@@ -177,13 +179,7 @@ class RankTransport(Transport):
         for rank, (failure, _) in enumerate(records):
             if failure is not None:
                 raise error if rank == self._rank and error is not None else _error_of(failure[0], failure[1], rank)
-        for rank, (_, theirs) in enumerate(records):
-            for subject, value in records[0][1].items():
-                if theirs.get(subject) != value:
-                    raise InputError(
-                        f"ranks must run the same, but {subject} differs: {value} on rank 0, {theirs.get(subject)} on "
-                        f"rank {rank}"
-                    )
+        require_same([theirs for _, theirs in records])
 
     # Collectives
 
@@ -500,21 +496,26 @@ class RankTransport(Transport):
         try:
             yield
         except BaseException as error:
-            self._close(error, is_fault=fault_of(error) is not None)
+            self.close(error, is_fault=fault_of(error) is not None)
             raise
-        self._close(None)
+        self.close(None)
 
-    def _close(self, error: BaseException | None, *, is_fault: bool = False) -> None:
-        if error is not None and not self._has_failed:
+    def close(self, error: BaseException | None = None, *, is_fault: bool = False) -> None:
+        """End a run, or tell the other ranks what has ended it on this one."""
+        is_of_all = error is None or isinstance(error, DeadlockError)
+        is_news = not is_of_all and not self._has_failed
+        if is_news:
             content = {"kind": "error", "type": type(error).__name__, "text": str(error), "is_fault": is_fault}
             for rank in range(self._size):
                 if rank != self._rank:
                     self._post.send(rank, content)
-        end = time.monotonic() + _FAREWELL_SECONDS
+        end = time.monotonic() + _FAREWELL_SECONDS * is_news
         while not self._post.flush() and (error is None or time.monotonic() < end):
             time.sleep(_SHORTEST_SLEEP)
-        if error is None:
+        if is_of_all:
             self._comm.Free()
+        if error is not None:
+            _failed.append((self._post, self._coming))
 
 
 def _on_this_machine(comm: Comm) -> int:
@@ -537,7 +538,11 @@ def prepared(
         results.append(prepare(transport))
     except HloError as raised:
         error = raised
-    transport.agree(facts, error)
+    try:
+        transport.agree(facts, error)
+    except HloError:
+        transport.close()
+        raise
     return transport, results[0]
 
 
