@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from math import gcd, prod
 
 import attrs
@@ -109,20 +110,14 @@ def _refined(product: Product, splits: _Splits, relations: Relations) -> Iterato
 
 def tie_splits(relations: Relations) -> None:
     """Where one dimension is split twice, in the same way, the parts are the same, as far as anyone can tell."""
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        seen: dict[object, tuple[int, ...]] = {}
-        for product in relations.products:
-            sides = tuple(map(relations.root, product.left)), tuple(map(relations.root, product.right))
-            for whole, parts in (sides, sides[::-1]):
-                if len(parts) < 2:
-                    continue
-                key = whole, tuple(relations.sizes[part] for part in parts)
-                for ours, theirs in zip(seen.setdefault(key, parts), parts, strict=True):
-                    if relations.root(ours) != relations.root(theirs):
-                        relations.tie(ours, theirs)
-                        is_changed = True
+    relations.tie_results(
+        [
+            (tuple(relations.sizes[part] for part in parts), whole, parts)
+            for product in relations.products
+            for whole, parts in product.sides
+            if len(parts) > 1
+        ]
+    )
 
 
 def distinct_equations(relations: Relations) -> list[Equation]:
@@ -165,22 +160,35 @@ def merged_roots(
     bound |= {relations.root(dimension) for dimension in relations.kept}
     bound |= {relations.root(dimension) for dimension, _ in relations.whole}
     bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
+    counts = Counter(root for product in products for root in (*product.left, *product.right))
+
+    def merged(product: Product) -> tuple[int, tuple[int, ...]] | None:
+        for whole, factors in product.sides:
+            if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
+                continue
+            if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
+                return whole[0], factors
+        return None
+
+    uses: dict[int, set[int]] = defaultdict(set)
+    for number, product in enumerate(products):
+        for root in (*product.left, *product.right):
+            uses[root].add(number)
+    waiting, left = list(range(len(products))), dict(enumerate(products))
     factors_by_root: dict[int, tuple[int, ...]] = {}
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        counts = Counter(root for product in products for root in (*product.left, *product.right))
-        for product in list(products):
-            for whole, factors in product.sides:
-                if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
-                    continue
-                if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
-                    factors_by_root[whole[0]] = factors
-                    products.remove(product)
-                    is_changed = True
-                    break
-            if is_changed:
-                break
+    while waiting:
+        number = heappop(waiting)
+        split = merged(left[number]) if number in left else None
+        if split is None:
+            continue
+        factors_by_root.update([split])
+        product = left.pop(number)
+        for root in (*product.left, *product.right):
+            counts[root] -= 1
+            uses[root].discard(number)
+            for other in uses[root] if counts[root] == 1 else ():
+                heappush(waiting, other)
+    products[:] = left.values()
     return factors_by_root
 
 
@@ -385,12 +393,17 @@ def _units(working: Offsets, members: Mapping[int, list[int]], relations: Relati
 
 def _drop_indivisible(working: Offsets, members: dict[int, list[int]], relations: Relations) -> None:
     """Groups with unit 1 stay."""
+    uses = [(equation.where, [root for root, _ in equation.terms]) for equation in working.equations]
+    uses += [(product.where, [*product.left, *product.right]) for product in working.products]
+    firsts: dict[int, int] = {}
+    for number, (_, used) in enumerate(uses):
+        for root in used:
+            firsts.setdefault(root, number)
     for first, unit in _units(working, members, relations).items():
         if unit <= 1:
             roots = members.pop(first)
-            places = [e.where for e in working.equations if any(root in roots for root, _ in e.terms)]
-            places += [p.where for p in working.products if any(root in roots for root in (*p.left, *p.right))]
-            where = places[0] if places else ("", "")
+            number = min((firsts[root] for root in roots if root in firsts), default=None)
+            where = ("", "") if number is None else uses[number][0]
             working.keep(roots, "sizes that shrink in proportion with it have no common divisor", where)
 
 

@@ -311,7 +311,7 @@ def _uses(module: Module, dimensions: Dimensions) -> dict[int, _Uses]:
         values = dimensions.values[computation.name]
         for instruction in computation.instructions:
             role = _role(instruction.op_name)
-            is_input = computation is module.entry and instruction in module.entry.parameters
+            is_input = computation is module.entry and role_of(instruction) is Role.PARAMETER
             for axes in values[instruction.name].leaves.values():
                 for number, axis in enumerate(axes):
                     uses = uses_by_root.setdefault(root(axis), _Uses())
