@@ -154,6 +154,14 @@ def growth() -> None:
 
 
 @main.command()
+def shrinking() -> None:
+    """How shrinking grows up to 16 MB of text."""
+    from benchmarks import shrinking as table
+
+    print(markdown_table(list(table.rows())))
+
+
+@main.command()
 def devices() -> None:
     """How a run's cost grows with devices that agree and that differ."""
     from benchmarks import devices as table

@@ -146,7 +146,7 @@ def _measure(size: float) -> dict[str, float]:
     text = layered_module(size)
     hloexec.verify(hloexec.parse(layered_module(0.01)))  # imports
     plan_of(hloexec.parse(layered_module(0.01)))
-    before = _status_bytes("VmRSS")
+    before = status_bytes("VmRSS")
     times = [time.process_time()]
     module = hloexec.parse(text)
     times.append(time.process_time())
@@ -160,11 +160,11 @@ def _measure(size: float) -> dict[str, float]:
         "parse": times[1] - times[0],
         "verify": times[2] - times[1],
         "plan": times[3] - times[2],
-        "peak": _status_bytes("VmHWM") - before,
+        "peak": status_bytes("VmHWM") - before,
     }
 
 
-def _status_bytes(field: str) -> float:
+def status_bytes(field: str) -> float:
     """What Linux says of this program's memory; getrusage gives that of the program that started it, where larger. NaN
     where there is no Linux to say it."""
     try:

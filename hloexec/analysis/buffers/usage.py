@@ -317,15 +317,15 @@ class RunEstimate:
     instruction: str | None
 
 
-def run_estimate(module: Module) -> RunEstimate | None:
+def run_estimate(module: Module, *, verify: bool = True) -> RunEstimate | None:
     """What `hloexec.run` is estimated to allocate; None where the module needs what hloexec does not have.
 
-    Raises VerificationError where the module is not well-formed.
+    Raises VerificationError where the module is not well-formed; with `verify=False` it has been verified.
     """
     # The substitutes for unknown constants do not affect the memory of a run.
     with unwarned():
         try:
-            plan = plan_of(module)
+            plan = plan_of(module, verify=verify)
         except UnsupportedError:
             return None
         except ResourceError:

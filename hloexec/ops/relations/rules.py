@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import attrs
@@ -281,6 +283,34 @@ class UnionFind:
         if ours != theirs:
             self._parents[max(ours, theirs)] = min(ours, theirs)
 
+    def tie_results(self, uses: Sequence[tuple[object, Axes, Axes]]) -> None:
+        """Tie what comes of the same operands in the same way; each use is a way, its operands and its results.
+
+        Of two classes that become one, the uses of that with fewer are looked at again.
+        """
+        names: dict[int, int] = {}
+        uses_by_name: dict[int, list[int]] = defaultdict(list)
+        for number, (_, operands, _) in enumerate(uses):
+            for operand in map(self.root, operands):
+                uses_by_name[names.setdefault(operand, operand)].append(number)
+        firsts: dict[object, Axes] = {}
+        waiting = list(reversed(range(len(uses))))
+        while waiting:
+            way, operands, results = uses[waiting.pop()]
+            key = way, tuple(names[self.root(operand)] for operand in operands)
+            for pair in zip(firsts.setdefault(key, results), results, strict=True):
+                ours, theirs = map(self.root, pair)
+                self.tie(ours, theirs)
+                if ours == theirs or self.root(ours) != self.root(theirs):
+                    continue
+                fewer, more = sorted(
+                    (names.get(ours, ours), names.get(theirs, theirs)), key=lambda name: len(uses_by_name[name])
+                )
+                names[self.root(ours)] = more
+                moved = uses_by_name.pop(fewer)
+                uses_by_name[more] += moved
+                waiting += moved
+
 
 @define(eq=False)
 class Units(UnionFind):
@@ -392,8 +422,12 @@ class Relations:
     def tie(self, first: int, second: int) -> None:
         self._same.tie(first, second)
 
+    def tie_results(self, uses: Sequence[tuple[object, Axes, Axes]]) -> None:
+        """Tie dimensions that come of the same ones in the same way."""
+        self._same.tie_results(uses)
 
-@frozen
+
+@frozen(slots=False)
 class Value:
     """A shape, and the numbers of the dimensions of each of its leaves, and of what its elements count."""
 
@@ -419,20 +453,25 @@ class Value:
 
     def part(self, *index: int) -> Value:
         """What lies at an index of a nested tuple."""
-        shape: Any = self.shape
+        value = self
         for number in index:
-            shape = shape.elements[number]
-        depth = len(index)
-        leaves = {path[depth:]: axes for path, axes in self.leaves.items() if path[:depth] == index}
-        return Value(shape, leaves, {path: self.units[(*index, *path)] for path in leaves})
+            value = value.parts[number]
+        return value
 
     @property
     def unit(self) -> int:
         """What the elements of the only array count; of a tuple, of its first leaf."""
         return next(iter(self.units.values()))
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Value, ...]:
         """The elements of a tuple; else the value itself."""
         elements = getattr(self.shape, "elements", None)
-        return (self,) if elements is None else tuple(self.part(number) for number in range(len(elements)))
+        if elements is None:
+            return (self,)
+        leaves: list[dict[Dimensions, Axes]] = [{} for _ in elements]
+        units: list[dict[Dimensions, int]] = [{} for _ in elements]
+        for (number, *index), axes in self.leaves.items():
+            leaves[number][tuple(index)] = axes
+            units[number][tuple(index)] = self.units[number, *index]
+        return tuple(map(Value, elements, leaves, units))

@@ -9,14 +9,18 @@ the greatest common divisor of its bases and of the numbers that are divided alo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from heapq import heapify, heappop, heappush
 from math import gcd, prod
+from typing import TypeAlias
 
 import attrs
 
 from hloexec.core.structs import define, frozen
 from hloexec.ops.relations import Axes, Equation, Place, Product, Relations
 from hloexec.ops.relations.parts import matching_groups
+from hloexec.ops.relations.rules import UnionFind
 
 
 def factorization(number: int) -> dict[int, int]:
@@ -109,20 +113,14 @@ def _refined(product: Product, splits: _Splits, relations: Relations) -> Iterato
 
 def tie_splits(relations: Relations) -> None:
     """Where one dimension is split twice, in the same way, the parts are the same, as far as anyone can tell."""
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        seen: dict[object, tuple[int, ...]] = {}
-        for product in relations.products:
-            sides = tuple(map(relations.root, product.left)), tuple(map(relations.root, product.right))
-            for whole, parts in (sides, sides[::-1]):
-                if len(parts) < 2:
-                    continue
-                key = whole, tuple(relations.sizes[part] for part in parts)
-                for ours, theirs in zip(seen.setdefault(key, parts), parts, strict=True):
-                    if relations.root(ours) != relations.root(theirs):
-                        relations.tie(ours, theirs)
-                        is_changed = True
+    relations.tie_results(
+        [
+            (tuple(relations.sizes[part] for part in parts), whole, parts)
+            for product in relations.products
+            for whole, parts in product.sides
+            if len(parts) > 1
+        ]
+    )
 
 
 def distinct_equations(relations: Relations) -> list[Equation]:
@@ -165,22 +163,35 @@ def merged_roots(
     bound |= {relations.root(dimension) for dimension in relations.kept}
     bound |= {relations.root(dimension) for dimension, _ in relations.whole}
     bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
+    counts = Counter(root for product in products for root in (*product.left, *product.right))
+
+    def merged(product: Product) -> tuple[int, tuple[int, ...]] | None:
+        for whole, factors in product.sides:
+            if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
+                continue
+            if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
+                return whole[0], factors
+        return None
+
+    uses: dict[int, set[int]] = defaultdict(set)
+    for number, product in enumerate(products):
+        for root in (*product.left, *product.right):
+            uses[root].add(number)
+    waiting, left = list(range(len(products))), dict(enumerate(products))
     factors_by_root: dict[int, tuple[int, ...]] = {}
-    is_changed = True
-    while is_changed:
-        is_changed = False
-        counts = Counter(root for product in products for root in (*product.left, *product.right))
-        for product in list(products):
-            for whole, factors in product.sides:
-                if len(whole) != 1 or counts[whole[0]] != 1 or whole[0] in bound or not factors:
-                    continue
-                if relations.sizes[whole[0]] % prod(relations.sizes[factor] for factor in factors) == 0:
-                    factors_by_root[whole[0]] = factors
-                    products.remove(product)
-                    is_changed = True
-                    break
-            if is_changed:
-                break
+    while waiting:
+        number = heappop(waiting)
+        split = merged(left[number]) if number in left else None
+        if split is None:
+            continue
+        factors_by_root.update([split])
+        product = left.pop(number)
+        for root in (*product.left, *product.right):
+            counts[root] -= 1
+            uses[root].discard(number)
+            for other in uses[root] if counts[root] == 1 else ():
+                heappush(waiting, other)
+    products[:] = left.values()
     return factors_by_root
 
 
@@ -207,18 +218,47 @@ class Offsets:
         """The part of the size of a root that may shrink; 0 where the root stays."""
         return self.size(root) - self.offsets[root]
 
-    def keep(self, roots: Iterable[int], reason: str, where: Place) -> bool:
-        """Let roots stay; whether any of them did not before."""
-        fresh = [root for root in roots if root not in self.kept and self.size(root) > 1]
-        self.kept.update(dict.fromkeys(fresh, (reason, where)))
-        return bool(fresh)
+    def fresh(self, roots: Iterable[int]) -> list[int]:
+        """Those of some roots that could stay and do not yet."""
+        return [root for root in roots if root not in self.kept and self.size(root) > 1]
+
+    def keep(self, roots: Iterable[int], reason: str, where: Place) -> None:
+        """Let roots stay."""
+        self.kept.update(dict.fromkeys(self.fresh(roots), (reason, where)))
 
     def settle(self, roots: Sequence[int]) -> None:
-        """Give every root an offset that satisfies all equations; roots stay where there is none."""
-        while True:
-            self.offsets = {root: self.size(root) for root in roots if root in self.kept or self.size(root) <= 1}
-            if self._propagate(roots) and self._fit_products():
-                return
+        """Give every root an offset that satisfies all equations; roots stay where there is none.
+
+        Roots that no equation or product ties to others are settled apart; of what cannot hold, the first comes first.
+        """
+        parts = self._parts(roots)
+        waiting = [(failure, number) for number, part in enumerate(parts) if (failure := part.attempt())]
+        heapify(waiting)
+        while waiting:
+            number = heappop(waiting)[1]
+            parts[number].repair()
+            if failure := parts[number].attempt():
+                heappush(waiting, (failure, number))
+        self.offsets = {root: offset for part in parts for root, offset in part.offsets.items()}
+        left = sorted((number, product) for part in parts for number, product in part.products.items())
+        self.products[:] = [product for _, product in left]
+
+    def _parts(self, roots: Sequence[int]) -> list[_Part]:
+        tied = UnionFind()
+        tied.extend(len(self.relations.sizes))
+        terms = [[root for root, _ in equation.terms] for equation in self.equations]
+        factors = [[*product.left, *product.right] for product in self.products]
+        for first, *others in filter(None, (*terms, *factors)):
+            for other in others:
+                tied.tie(first, other)
+        parts: dict[int, _Part] = defaultdict(lambda: _Part(self))
+        for root in roots:
+            parts[tied.root(root)].roots.append(root)
+        for number, (equation, members) in enumerate(zip(self.equations, terms, strict=True)):
+            parts[tied.root(members[0])].equations[number] = equation
+        for number, (product, members) in enumerate(zip(self.products, factors, strict=True)):
+            parts[tied.root(members[0])].products[number] = product
+        return list(parts.values())
 
     def keep_what_follows(self, roots: Sequence[int]) -> None:
         """Say of roots that stay because others do that they do, and in which instruction that shows."""
@@ -227,67 +267,92 @@ class Offsets:
             if not self.base(root):
                 self.keep([root], "it follows from sizes that stay", places.get(root, ("", "")))
 
-    def _propagate(self, roots: Sequence[int]) -> bool:
+
+_Failure: TypeAlias = tuple[int, tuple[int | bool, ...]]
+"""In which round something cannot hold, and where in its order."""
+
+
+@define(eq=False)
+class _Part:
+    """Roots that equations and products tie together, with these, by their numbers."""
+
+    whole: Offsets
+    roots: list[int] = attrs.field(factory=list)
+    equations: dict[int, Equation] = attrs.field(factory=dict)
+    products: dict[int, Product] = attrs.field(factory=dict)
+    offsets: dict[int, int] = attrs.field(factory=dict)
+    repair: Callable[[], None] = attrs.field(init=False)
+    """What to do about the last failure."""
+
+    def attempt(self) -> _Failure | None:
+        """Give every root an offset; where that fails, the first failure."""
+        size, kept = self.whole.size, self.whole.kept
+        self.offsets = {root: size(root) for root in self.roots if root in kept or size(root) <= 1}
+        for number, equation in self.equations.items():
+            if not self._solve(equation):
+                return 0, (number,)
+        return self._propagate() or self._fit_products()
+
+    def _propagate(self) -> _Failure | None:
         users = defaultdict(list)
-        for equation in self.equations:
+        for equation in self.equations.values():
             for root, _ in equation.terms:
                 users[root].append(equation)
-        multiplied = {root for product in self.products for root in (*product.left, *product.right)}
-        order = sorted(roots, key=lambda root: (*_roughness(self.size(root)), root not in multiplied, root))
-        if not all(map(self._solve, self.equations)):
-            return False
-        for root in order:
-            waiting = [root]
-            if root not in self.offsets:
-                self.offsets[root] = 0
+        multiplied = {root for product in self.products.values() for root in (*product.left, *product.right)}
+        order = sorted((*_roughness(self.whole.size(root)), root not in multiplied, root) for root in self.roots)
+        for rank in order:
+            waiting = [rank[-1]]
+            self.offsets.setdefault(rank[-1], 0)
             while waiting:
                 for equation in users[waiting.pop()]:
                     before = len(self.offsets)
                     if not self._solve(equation):
-                        return False
+                        return 1, rank
                     if len(self.offsets) > before:
                         waiting.append(next(reversed(self.offsets)))
-        return True
+        return None
 
     def _solve(self, equation: Equation) -> bool:
-        """Find the one offset that an equation lacks; False where it cannot hold unless roots stay that did not."""
+        """Find the one offset that an equation lacks; False where it cannot hold unless roots stay that do not yet."""
+        roots = [root for root, _ in equation.terms]
         unknown = [(root, count) for root, count in equation.terms if root not in self.offsets]
         total = sum(count * self.offsets[root] for root, count in equation.terms if root in self.offsets)
-        if not unknown:
-            roots = [root for root, _ in equation.terms]
-            return total == equation.constant or not self.keep(roots, _UNEQUAL, equation.where)
-        if len(unknown) > 1:
+        if len(unknown) > 1 or (not unknown and total == equation.constant):
             return True
-        ((root, count),) = unknown
-        offset, rest = divmod(equation.constant - total, count)
-        if rest or offset > self.size(root):
-            return not self.keep([root for root, _ in equation.terms], _UNEQUAL, equation.where)
-        self.offsets[root] = offset
-        return True
+        if unknown:
+            ((root, count),) = unknown
+            offset, rest = divmod(equation.constant - total, count)
+            if not rest and offset <= self.whole.size(root):
+                self.offsets[root] = offset
+                return True
+        self.repair = partial(self.whole.keep, roots, _UNEQUAL, equation.where)
+        return not self.whole.fresh(roots)
 
-    def _fit_products(self) -> bool:
+    def _fit_products(self) -> _Failure | None:
         """A product of a size with an offset is linear in it, if all other sizes stay that it is multiplied with."""
-        for product in list(self.products):
+        for number, product in self.products.items():
             for side, other in product.sides:
                 for root in side:
-                    if not self.offsets[root] or not self.base(root):
-                        continue
-                    self.products.remove(product)
-                    if len(other) == 1:
-                        rest = list(side)
-                        rest.remove(root)
-                        self.keep(
-                            rest, "it is multiplied with a size that does not shrink in proportion", product.where
-                        )
-                        terms = ((other[0], 1), (root, -prod(map(self.size, rest))))
-                        constant = sum(count * self.size(axis) for axis, count in terms)
-                        self.equations.append(Equation(terms, constant, product.where))
-                    else:
-                        self.keep((*side, *other), "sizes do not shrink in proportion", product.where)
-                    return False
-        return True
+                    if self.offsets[root] and self.whole.size(root) != self.offsets[root]:
+                        self.repair = partial(self._make_linear, number, root, side, other)
+                        return 2, (number,)
+        return None
+
+    def _make_linear(self, number: int, root: int, side: Axes, other: Axes) -> None:
+        whole, where = self.whole, self.products.pop(number).where
+        if len(other) > 1 or not other:
+            whole.keep((*side, *other), "sizes do not shrink in proportion", where)
+            return
+        rest = list(side)
+        rest.remove(root)
+        whole.keep(rest, "it is multiplied with a size that does not shrink in proportion", where)
+        terms = ((other[0], 1), (root, -prod(map(whole.size, rest))))
+        constant = sum(count * whole.size(axis) for axis, count in terms)
+        equation = self.equations[len(whole.equations)] = Equation(terms, constant, where)
+        whole.equations.append(equation)
 
 
+@cache
 def _roughness(size: int) -> tuple[int, int]:
     """Sizes that frameworks choose, such as 2048, come before those that differ from them, such as 2047."""
     return max(factorization(size), default=1), -size
@@ -385,12 +450,17 @@ def _units(working: Offsets, members: Mapping[int, list[int]], relations: Relati
 
 def _drop_indivisible(working: Offsets, members: dict[int, list[int]], relations: Relations) -> None:
     """Groups with unit 1 stay."""
+    uses = [(equation.where, [root for root, _ in equation.terms]) for equation in working.equations]
+    uses += [(product.where, [*product.left, *product.right]) for product in working.products]
+    firsts: dict[int, int] = {}
+    for number, (_, used) in enumerate(uses):
+        for root in used:
+            firsts.setdefault(root, number)
     for first, unit in _units(working, members, relations).items():
         if unit <= 1:
             roots = members.pop(first)
-            places = [e.where for e in working.equations if any(root in roots for root, _ in e.terms)]
-            places += [p.where for p in working.products if any(root in roots for root in (*p.left, *p.right))]
-            where = places[0] if places else ("", "")
+            used_first = min((firsts[root] for root in roots if root in firsts), default=None)
+            where = ("", "") if used_first is None else uses[used_first][0]
             working.keep(roots, "sizes that shrink in proportion with it have no common divisor", where)
 
 

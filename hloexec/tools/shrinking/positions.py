@@ -269,15 +269,7 @@ def _tie_wrapped(relations: Relations) -> None:
 
 def _tie_derived(relations: Relations) -> None:
     """What is computed twice from the same numbers, such as halves of them, counts the same both times."""
-    units, is_changed = relations.units, True
-    while is_changed:
-        is_changed = False
-        seen: dict[object, int] = {}
-        for key, operand, result in relations.derived:
-            first = seen.setdefault((key, units.root(operand)), result)
-            if units.root(first) != units.root(result):
-                units.tie(first, result)
-                is_changed = True
+    relations.units.tie_results([(key, (operand,), (result,)) for key, operand, result in relations.derived])
 
 
 def _spread_components(relations: Relations) -> None:

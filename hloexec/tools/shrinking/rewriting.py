@@ -86,17 +86,6 @@ class Workload:
             resized_shape(values[parameter.name], self.dimensions, sizes).byte_size for parameter in entry.parameters
         )
 
-    def value_bytes(self, sizes: Mapping[int, int]) -> int:
-        """Of all arrays that instructions outside of fusions make: a measure for what is alive at once."""
-        total = 0
-        for name in run_counts(self.module):
-            for instruction in self.module.by_name[name]:
-                if role_of(instruction) in _NO_ARRAYS:
-                    continue
-                value = self.dimensions.values[name][instruction.name]
-                total += resized_shape(value, self.dimensions, sizes).byte_size
-        return total
-
     def flops(self, sizes: Mapping[int, int]) -> int:
         """Of all contractions, on all devices."""
         total = 0
@@ -113,9 +102,6 @@ class Workload:
                 if contraction is not None:
                     total += contraction.flops * runs
         return total * self.devices
-
-
-_NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD)
 
 
 @frozen(eq=False)
@@ -311,7 +297,7 @@ def _uses(module: Module, dimensions: Dimensions) -> dict[int, _Uses]:
         values = dimensions.values[computation.name]
         for instruction in computation.instructions:
             role = _role(instruction.op_name)
-            is_input = computation is module.entry and instruction in module.entry.parameters
+            is_input = computation is module.entry and role_of(instruction) is Role.PARAMETER
             for axes in values[instruction.name].leaves.values():
                 for number, axis in enumerate(axes):
                     uses = uses_by_root.setdefault(root(axis), _Uses())

@@ -6,7 +6,8 @@ The trip counts that loops state, where their bounds have changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import ceil, inf, log2
 
 import attrs
@@ -28,6 +29,7 @@ from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.tools.shrinking.factors import factors_for
+from hloexec.tools.shrinking.forecast import Forecast
 from hloexec.tools.shrinking.grouping import Group, Groups, groups_of
 from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
 from hloexec.tools.shrinking.rewriting import KeptSize, Shrinkage, Workload, kept_sizes, rewritten, size_changes
@@ -66,6 +68,8 @@ _STEPS_PER_BIT = 2
 _LISTED = 4
 _SMALLEST_BITS = 6
 """Values are not made smaller than this power of two for the sake of memory."""
+_MOST_FORECASTS = 4
+"""After so many, the bisection goes on without them, should they be wrong."""
 
 
 def shrink(
@@ -139,17 +143,33 @@ def _checked_devices(devices: int | Sequence[int]) -> int | tuple[int, ...]:
 
 
 @frozen(eq=False)
-class _Candidate:
-    module: Module
+class _Draft:
+    """Sizes, and what they say of a run before there is a plan."""
+
+    sizing: Sizing
     sizes: Mapping[int, int]
-    is_proven: bool
-    constants: list[ConstantChange]
     argument_bytes: int
-    peak_bytes: int | None
     flops: int
+    live_bytes: int
+
+    def may_fit(self, limit: int | None) -> bool:
+        """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
+        return _fits(self.argument_bytes, self.flops, limit)
+
+    def is_likely(self, limit: int, share: float) -> bool:
+        """Whether it fits if a run takes this share of what is alive at once."""
+        return _fits(self.argument_bytes + int(share * self.live_bytes), self.flops, limit)
+
+
+@frozen(eq=False)
+class _Candidate:
+    draft: _Draft
+    module: Module
+    constants: list[ConstantChange]
+    peak_bytes: int | None
 
     def fits(self, limit: int | None) -> bool:
-        return _fits(self.argument_bytes + (self.peak_bytes or 0), self.flops, limit)
+        return _fits(self.draft.argument_bytes + (self.peak_bytes or 0), self.draft.flops, limit)
 
 
 def _fits(size: int, flops: int, limit: int | None) -> bool:
@@ -165,6 +185,7 @@ class _Work:
     groups: Groups
     sums: Sums
     workload: Workload
+    forecast: Forecast
     devices: int
     """As many as there were."""
     fewer: FewerDevices | None = None
@@ -177,7 +198,7 @@ class _Work:
         groups = groups_of(dimensions.relations, dimensions.of_inputs(module))
         left = devices if fewer is None else fewer.count
         sums, workload = Sums.of(module, dimensions), Workload(module, dimensions, groups, left)
-        return cls(module, dimensions, groups, sums, workload, devices, fewer)
+        return cls(module, dimensions, groups, sums, workload, Forecast.of(module, dimensions), devices, fewer)
 
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
         """What is asked of the groups; InputError where none of a size's can become what is asked for."""
@@ -255,23 +276,26 @@ class _Work:
 
     def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
         solver = Solver(self.groups, self.workload.largest(), demands)
-        candidate = self._candidate(self._solved(solver, inf))
-        if not candidate.fits(limit):
+        draft = self._draft(solver, inf)
+        candidate = self._candidate(draft) if draft.may_fit(limit) else None
+        if candidate is None or not candidate.fits(limit):
+            assert limit is not None
             candidate = self._largest_that_fits(solver, limit)
+        draft = candidate.draft
         return Shrinkage(
             module=candidate.module,
-            changes=size_changes(self.module, self.dimensions, self.groups, candidate.sizes),
+            changes=size_changes(self.module, self.dimensions, self.groups, draft.sizes),
             kept=kept_sizes(self.module, self.dimensions, self.groups),
             constants=tuple(candidate.constants),
-            is_proven=candidate.is_proven,
+            is_proven=draft.sizing.is_proven,
             devices=self.workload.devices,
             devices_before=self.devices,
             axes=() if self.fewer is None else self.fewer.changes,
             argument_bytes_before=self.workload.argument_bytes({}) // self.workload.devices * self.devices,
-            argument_bytes=candidate.argument_bytes,
+            argument_bytes=draft.argument_bytes,
             peak_bytes=candidate.peak_bytes,
             flops_before=self.workload.flops({}) // self.workload.devices * self.devices,
-            flops=candidate.flops,
+            flops=draft.flops,
         )
 
     def _solved(self, solver: Solver, bound: float) -> Sizing:
@@ -302,38 +326,58 @@ class _Work:
                 f"number, and stays: {reason} (%{name} in {computation})"
             )
 
-    def _largest_that_fits(self, solver: Solver, limit: int | None) -> _Candidate:
-        """By bisection of the bound on the size of a value."""
+    def _largest_that_fits(self, solver: Solver, limit: int) -> _Candidate:
+        """By bisection of the bound on the size of a value, which begins where forecasts say that a run just fits."""
         top = ceil(log2(max(solver.largest.values(), default=1))) * _STEPS_PER_BIT
         low, high = _SMALLEST_BITS * _STEPS_PER_BIT, max(top, _SMALLEST_BITS * _STEPS_PER_BIT)
-        best = self._candidate(self._solved(solver, low / _STEPS_PER_BIT))
-        if not best.fits(limit):
-            raise ResourceError(self._too_large(best, limit))
+        drafts = lru_cache(maxsize=None)(lambda step: self._draft(solver, step / _STEPS_PER_BIT))
+        best: _Candidate | None = None
+        too_large: list[Sequence[int]] = []
+        tries = 0
+        share = 1.0  # of what arrays take that are alive at once, since fused ones are not
         while low + 1 < high:
-            middle = (low + high) // 2
-            sizing = self._solved(solver, middle / _STEPS_PER_BIT)
-            if self._may_fit(sizing, limit) and (candidate := self._candidate(sizing)).fits(limit):
-                low, best = middle, candidate
+            step = (low + high) // 2
+            if tries < _MOST_FORECASTS:
+                step = _likely_step(drafts, low, high, limit, share)
+            draft = drafts(step)
+            units = draft.sizing.units
+            if best is not None and best.draft.sizing.units == units:
+                low, best = step, attrs.evolve(best, draft=draft)
+                continue
+            if units in too_large or not draft.may_fit(limit):
+                high = step
+                continue
+            candidate, tries = self._candidate(draft), tries + 1
+            share = (candidate.peak_bytes or 0) / max(1, draft.live_bytes)
+            if candidate.fits(limit):
+                low, best = step, candidate
             else:
-                high = middle
+                high = step
+                too_large.append(units)
+        if best is None:
+            best = self._candidate(drafts(low))
+            if not best.fits(limit):
+                raise ResourceError(self._too_large(best, limit))
         return best
 
-    def _may_fit(self, sizing: Sizing, limit: int | None) -> bool:
-        """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
-        sizes = sizing.sizes(self.groups, self.dimensions.relations)
-        return _fits(self.workload.argument_bytes(sizes), self.workload.flops(sizes), limit)
+    def _draft(self, solver: Solver, bound: float) -> _Draft:
+        sizing = self._solved(solver, bound)
+        sizes, workload = sizing.sizes(self.groups, self.dimensions.relations), self.workload
+        live_bytes = self.forecast.live_bytes(sizes) * workload.devices
+        return _Draft(sizing, sizes, workload.argument_bytes(sizes), workload.flops(sizes), live_bytes)
 
-    def _too_large(self, candidate: _Candidate, limit: int | None) -> str:
+    def _too_large(self, candidate: _Candidate, limit: int) -> str:
         kept = kept_sizes(self.module, self.dimensions, self.groups)
         lines = [_reason(kept_size) for kept_size in kept[:5]]
         return (
             f"module {self.module.name} cannot shrink to {limit} bytes: with its smallest sizes, its inputs take "
-            f"{candidate.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and "
-            f"{candidate.flops} operations." + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
+            f"{candidate.draft.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and "
+            f"{candidate.draft.flops} operations."
+            + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
         )
 
-    def _candidate(self, sizing: Sizing) -> _Candidate:
-        sizes = sizing.sizes(self.groups, self.dimensions.relations)
+    def _candidate(self, draft: _Draft) -> _Candidate:
+        sizes = draft.sizes
         settled = () if self.fewer is None else self.fewer.axes.constants.replaced
         literals, constants = constants_for(self.module, self.dimensions, sizes, settled)
         factors, more = factors_for(self.module, self.sums, sizes)
@@ -345,16 +389,18 @@ class _Work:
         if self.fewer is not None:
             module = self.fewer.applied(module)
         _require_valid(module)
-        estimate = run_estimate(module)
-        return _Candidate(
-            module=module,
-            sizes=sizes,
-            is_proven=sizing.is_proven,
-            constants=constants,
-            argument_bytes=self.workload.argument_bytes(sizes),
-            peak_bytes=None if estimate is None else estimate.bytes * self.workload.devices,
-            flops=self.workload.flops(sizes),
-        )
+        estimate = run_estimate(module, verify=False)
+        peak_bytes = None if estimate is None else estimate.bytes * self.workload.devices
+        return _Candidate(draft, module, constants, peak_bytes)
+
+
+def _likely_step(drafts: Callable[[int], _Draft], low: int, high: int, limit: int, share: float) -> int:
+    """The last step between two others of which it is likely that a run fits; the first if it is of none."""
+    first = low + 1
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if drafts(middle).is_likely(limit, share) else (low, middle)
+    return max(low, first)
 
 
 def _merged(
