@@ -313,7 +313,7 @@ def _relate_counters(module: Module, computation: Computation, loop: Instruction
         return
     seen: dict[object, int] = {}
     for number, first in enumerate(initial.operands):
-        begin, step = constant_number(computation, computation.by_name[first]), loop_step(body, number, module)
+        begin, step = constant_number(computation, computation.by_name[first]), loop_step(module, body, number)
         if begin is not None and step is not None:
             unit = use.result.part(number).unit
             use.relations.units.tie(seen.setdefault((begin, step), unit), unit)
