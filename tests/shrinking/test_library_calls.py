@@ -115,3 +115,15 @@ def test_an_unknown_call_keeps_its_sizes() -> None:
         hloexec.InputError, match=re.escape("the library call nobody depend on one another is not known")
     ):
         hloexec.shrink(large, dims={64: 2})
+
+
+def test_slices_that_are_put_together_are_shares_of_the_whole() -> None:
+    large = module("""
+      a = bf16[1024,512] parameter(0)
+      b = bf16[1024,512] parameter(1)
+      c = bf16[1024,1024] custom-call(a, b), custom_call_target="ConcatBitcast"
+      ROOT r = bf16[1024,1024] negate(c)""")
+    found = hloexec.shrink(large, dims={512: 16, 1024: 8}).module
+    assert_valid(found)
+    assert dimensions(found) == [(8, 16), (8, 16)]
+    assert found.entry.by_name["c"].shape.array_shape.dimensions == (8, 32)
