@@ -287,3 +287,29 @@ def test_bitcasts_of_whole_tiles_stay_what_they_are(
     array = np.asarray(x)
     expected = array.transpose(axes or range(array.ndim)).reshape(small)
     np.testing.assert_array_equal(hloexec.run(found.module, x), expected)
+
+
+def test_operands_that_come_late_are_those_of_the_computation_that_was_started() -> None:
+    large = hloexec.parse(
+        """HloModule m
+
+added {
+  a = f32[64,32] parameter(0)
+  b = f32[32] parameter(1)
+  bs = f32[64,32] broadcast(b), dimensions={1}
+  ROOT c = f32[64,32] add(a, bs)
+}
+
+ENTRY main {
+  a = f32[64,32] parameter(0)
+  b = f32[32] parameter(1)
+  s = ((), (), s32[7]) async-start(), calls=added
+  u = ((f32[64,32], f32[32]), f32[64,32], s32[9]) async-update(s, a, b)
+  ROOT d = f32[64,32] async-done(u)
+}
+"""
+    )
+    small = hloexec.shrink(large, dims={64: 8, 32: 4}).module
+    a, b = hloexec.random_inputs(small)
+    np.testing.assert_array_equal(hloexec.run(small, a, b), np.asarray(a) + np.asarray(b))
+    assert np.shape(a) == (8, 4)

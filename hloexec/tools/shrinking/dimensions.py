@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from hloexec.analysis.calls import CallKind, call_of
+from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.analysis.trip_counts import constant_number, loop_step
 from hloexec.core.ir import (
     ArrayShape,
@@ -35,6 +35,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, forwarded_names, role_of, traits_of
 from hloexec.ops.relations import Relating, Relations, Value
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, device_group, device_starts, relate_devices
@@ -218,7 +219,11 @@ def _relate(
     elif entry.role is Role.CONSTANT:
         _relate_constant(use, devices, axes)
     else:
-        _FLOWS.get(entry.role, _keep_all)(use, instruction)
+        start = start_of(instruction, computation.by_name) if len(use.operands) > 1 else None
+        if entry.role is Role.PART and start is not None:
+            _relate_late_operands(use, _signature(module, calls_of(start)[0].computation, dimensions))
+        else:
+            _FLOWS.get(entry.role, _keep_all)(use, instruction)
         if entry.role is Role.WHILE:
             _relate_counters(module, computation, instruction, use)
 
@@ -341,6 +346,18 @@ def _relate_copy(use: Relating, instruction: Instruction) -> None:
 def _relate_part(use: Relating, instruction: Instruction) -> None:
     for result, operand in traits_of(instruction).aliases:
         use.same_values(use.operands[0].part(*operand), use.result.part(*result))
+
+
+def _relate_late_operands(use: Relating, program: tuple[tuple[Value, ...], Value]) -> None:
+    """An async-update that brings operands of the computation that was started without them."""
+    before, *further = use.operands
+    parameters, result = program
+    for operand, held_operand, parameter in zip(
+        (*before.part(0).parts, *further), use.result.part(0).parts, parameters, strict=False
+    ):
+        use.same_values(operand, held_operand)
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result.part(1))
 
 
 _FLOWS = {
