@@ -107,6 +107,10 @@ def relate_library_call(use: Relating, instruction: Instruction) -> None:
     except HloError:
         use.keep_all(f"the library call {target} is one that hloexec cannot run")
         return
+    if called is not None and called.invokes is not None and called.reason_against(instruction) is None:
+        invoked = computation_names(instruction.attributes).index(called.invokes(instruction))
+        _relate_program(use, use.computations[invoked])
+        return
     if called is not None and called.relate is not None:
         called.relate(attrs.evolve(use, config=config))
         return
@@ -296,7 +300,12 @@ def _relate_forward(use: Relating, instruction: Instruction) -> None:
 
 
 def _relate_called(use: Relating, instruction: Instruction) -> None:
-    (parameters, result), *_ = use.computations
+    _relate_program(use, use.computations[0])
+
+
+def _relate_program(use: Relating, program: tuple[tuple[Value, ...], Value]) -> None:
+    """The parameters of what is called are the operands, and its result is the result."""
+    parameters, result = program
     for operand, parameter in zip(use.operands, parameters, strict=True):
         use.same_values(operand, parameter)
     use.same_values(result, use.result)
