@@ -26,21 +26,19 @@ def loop_trips(module: Module, computation: Computation, loop: Instruction) -> i
     if stated is not None:
         return stated
     condition, body = (module.by_name[call.computation] for call in calls_of(loop))
-    root = _behind_copies(condition, condition.root)
+    root, operands = _operation(module, condition, condition.root)
     if root.opcode != "compare" or root.attributes.direction not in ("LT", "GT"):
         return None
-    counter, limit = condition.operands_of(root)
-    if root.attributes.direction == "GT":
-        counter, limit = limit, counter
-    index = _element(condition, counter)
+    counter, limit = operands if root.attributes.direction == "LT" else operands[::-1]
+    index = _element(condition, *counter)
     initial = computation.operands_of(loop)[0]
     if index is None or Role.TUPLE is not role_of(body.root) or Role.TUPLE is not role_of(initial):
         return None
     first = constant_number(computation, computation.operands_of(initial)[index])
-    step = loop_step(body, index)
-    last = constant_number(condition, limit)
-    place = _element(condition, limit)
-    if last is None and place is not None and _element(body, body.operands_of(body.root)[place]) == place:
+    step = loop_step(module, body, index)
+    last = constant_number(*limit)
+    place = _element(condition, *limit)
+    if last is None and place is not None and _element(body, body, body.operands_of(body.root)[place]) == place:
         last = constant_number(computation, computation.operands_of(initial)[place])
     if first is None or last is None or not step or step < 0:
         return None
@@ -55,10 +53,32 @@ def _behind_copies(computation: Computation, instruction: Instruction) -> Instru
     return instruction
 
 
-def _element(computation: Computation, instruction: Instruction) -> int | None:
-    """Which element of the computation's only parameter a value is."""
+def _operation(
+    module: Module, computation: Computation, instruction: Instruction
+) -> tuple[Instruction, list[tuple[Computation, Instruction]]]:
+    """The operation that a value comes from, itself or in a computation that is called, and its operands, each with
+    the computation that has it."""
     instruction = _behind_copies(computation, instruction)
-    if role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
+    is_part = role_of(instruction) is Role.GET_TUPLE_ELEMENT
+    call = computation.operands_of(instruction)[0] if is_part else instruction
+    if role_of(call) is not Role.CALL:
+        return instruction, [(computation, operand) for operand in computation.operands_of(instruction)]
+    called, arguments = module.by_name[calls_of(call)[0].computation], computation.operands_of(call)
+    result = called.root
+    if is_part and role_of(result) is Role.TUPLE:
+        result = called.operands_of(result)[instruction.attributes.index]
+    result = _behind_copies(called, result)
+    operands = [_behind_copies(called, operand) for operand in called.operands_of(result)]
+    return result, [
+        (computation, arguments[operand.attributes.number]) if role_of(operand) is Role.PARAMETER else (called, operand)
+        for operand in operands
+    ]
+
+
+def _element(computation: Computation, place: Computation, instruction: Instruction) -> int | None:
+    """Which element of a computation's only parameter a value is that is in this place."""
+    instruction = _behind_copies(place, instruction)
+    if place is not computation or role_of(instruction) is not Role.GET_TUPLE_ELEMENT:
         return None
     source = computation.operands_of(instruction)[0]
     return int(instruction.attributes.index) if role_of(source) is Role.PARAMETER else None
@@ -74,23 +94,12 @@ def constant_number(computation: Computation, instruction: Instruction) -> int |
     return int(value.reshape(-1)[0]) if is_integer else None
 
 
-def loop_step(body: Computation, index: int, module: Module | None = None) -> int | None:
-    """What the body adds to an element of what it carries, itself or, given its module, in a computation it calls."""
-    computation, grown = body, _behind_copies(body, body.operands_of(body.root)[index])
-    call: Instruction | None = None
-    if module is not None:
-        call = body.operands_of(grown)[0] if role_of(grown) is Role.GET_TUPLE_ELEMENT else grown
-        if role_of(call) is Role.CALL:
-            computation = module.by_name[calls_of(call)[0].computation]
-            is_tuple = role_of(computation.root) is Role.TUPLE and call is not grown
-            grown = computation.operands_of(computation.root)[grown.attributes.index] if is_tuple else computation.root
+def loop_step(module: Module, body: Computation, index: int) -> int | None:
+    """What the body adds to an element of what it carries, itself or in a computation that it calls."""
+    grown, operands = _operation(module, body, body.operands_of(body.root)[index])
     if grown.opcode != "add":
         return None
-    for ours, other in (computation.operands_of(grown), computation.operands_of(grown)[::-1]):
-        if computation is not body and call is not None and role_of(ours) is Role.PARAMETER:
-            ours = body.operands_of(call)[ours.attributes.number]
-        elif computation is not body:
-            continue
-        if _element(body, ours) == index:
-            return constant_number(computation, other)
+    for ours, other in (operands, operands[::-1]):
+        if _element(body, *ours) == index:
+            return constant_number(*other)
     return None

@@ -29,6 +29,47 @@ def test_counted_loops_as_jax_lowers_them() -> None:
     assert _loop_trips(lambda x, n: lax.fori_loop(0, n, lambda _, y: y * 2, x), x, np.int32(5)) is None
 
 
+def test_counted_loops_as_compilers_fuse_them() -> None:
+    text = """HloModule m
+
+compared {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+added {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  ROOT c = s32[] add(b, a)
+}
+condition {
+  p = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(6)
+  ROOT c = pred[] fusion(i, n), kind=kLoop, calls=compared
+}
+body {
+  p = (s32[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  two = s32[] constant(2)
+  more = s32[] fusion(i, two), kind=kLoop, calls=added
+  x = f32[] get-tuple-element(p), index=1
+  ROOT t = (s32[], f32[]) tuple(more, x)
+}
+ENTRY main {
+  zero = s32[] constant(0)
+  first = s32[] copy(zero)
+  x = f32[] parameter(0)
+  t = (s32[], f32[]) tuple(first, x)
+  ROOT loop = (s32[], f32[]) while(t), condition=condition, body=body
+}
+"""
+    module = hloexec.parse(text)
+    assert loop_trips(module, module.entry, module.entry.root) == 3
+    module = hloexec.parse(text.replace("compare(a, b)", "compare(b, a)"))
+    assert loop_trips(module, module.entry, module.entry.root) is None
+
+
 def test_chains_add_up_along_the_worst_path() -> None:
     text = op("f32[4] add(p, x)", x="f32[4]").replace(
         "  ROOT", "  n = f32[4] negate(x)\n  m = f32[4] multiply(n, n)\n  p = f32[4] multiply(m, x)\n  ROOT"

@@ -121,6 +121,26 @@ def test_what_is_computed_twice_from_the_same_positions_counts_along_the_same_di
     assert found.module.entry.result_shape.dimensions == (8, 8)  # type: ignore[union-attr]
 
 
+def test_arrays_that_the_same_vectors_are_positions_in_have_the_same_dimensions() -> None:
+    text = module(
+        """
+    x = f32[64,8] parameter(0)
+    places = s32[32,2] parameter(1)
+    taken = f32[32] gather(x, places), offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={0,1}, index_vector_dim=1, slice_sizes={1,1}
+    zero = f32[] constant(0)
+    zeros = f32[64,8] broadcast(zero), dimensions={}
+    added = f32[64,8] scatter(zeros, places, taken), update_window_dims={}, inserted_window_dims={0,1}, scatter_dims_to_operand_dims={0,1}, index_vector_dim=1, to_apply=add_f32
+    last = s32[2] constant({63, 7})
+    lasts = s32[32,2] broadcast(last), dimensions={1}
+    within = pred[32,2] compare(places, lasts), direction=LE
+    ROOT t = (f32[64,8], pred[32,2]) tuple(added, within)""",
+        ADD,
+    )
+    entry = shrink(text, dims={64: 16}).module.entry
+    assert entry.by_name["added"].shape.dimensions == (16, 8)  # type: ignore[union-attr]
+    assert entry.by_name["last"].attributes.literal.held.tolist() == [15, 7]
+
+
 def test_a_window_of_all_but_the_ends_stays_so() -> None:
     text = module("""
     x = f32[200] parameter(0)

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import hloexec
@@ -115,3 +116,31 @@ def test_an_unknown_call_keeps_its_sizes() -> None:
         hloexec.InputError, match=re.escape("the library call nobody depend on one another is not known")
     ):
         hloexec.shrink(large, dims={64: 2})
+
+
+def test_slices_that_are_put_together_are_shares_of_the_whole() -> None:
+    large = module("""
+      a = bf16[1024,512] parameter(0)
+      b = bf16[1024,512] parameter(1)
+      c = bf16[1024,1024] custom-call(a, b), custom_call_target="ConcatBitcast"
+      ROOT r = bf16[1024,1024] negate(c)""")
+    found = hloexec.shrink(large, dims={512: 16, 1024: 8}).module
+    assert_valid(found)
+    assert dimensions(found) == [(8, 16), (8, 16)]
+    assert found.entry.by_name["c"].shape.array_shape.dimensions == (8, 32)
+
+
+@pytest.mark.parametrize("target", ["HostExecute", "TODO(b/522284627)"])
+def test_a_computation_that_a_call_runs_has_its_dimensions(target: str) -> None:
+    large = module(
+        f"""
+      a = f32[64,32] parameter(0)
+      c = f32[64,32] custom-call(a), custom_call_target="{target}", called_computations={{squared}}
+      ROOT r = f32[64,32] negate(c)""",
+        "squared {\n  x = f32[64,32] parameter(0)\n  ROOT y = f32[64,32] multiply(x, x)\n}",
+    )
+    found = hloexec.shrink(large, dims={64: 8, 32: 4}).module
+    assert_valid(found)
+    assert dimensions(found) == [(8, 4)]
+    (a,) = hloexec.random_inputs(found)
+    np.testing.assert_array_equal(hloexec.run(found, a), -(a * a))

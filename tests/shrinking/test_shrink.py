@@ -250,3 +250,66 @@ def test_what_only_looks_like_a_size_is_listed() -> None:
         ("c", 64, False),
         ("d", 63, False),
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "dims", "small", "axes"),
+    [
+        (
+            "[2,16,256,4096]{3,2,1,0:T(8,128)(2,1)}",
+            "[2,4096,4096]{2,1,0:T(8,128)(2,1)}",
+            {256: 16, 4096: 3},
+            (2, 256, 3),
+            None,
+        ),
+        (
+            "[2,16,256,4096]{3,2,1,0:T(8,128)(2,1)}",
+            "[2,4096,4096]{2,1,0:T(8,128)(2,1)}",
+            {16: 4},
+            (2, 1024, 4096),
+            None,
+        ),
+        ("[16,4,128]{2,1,0:T(4,128)}", "[2,8,4,128]{3,2,1,0:T(4,128)}", {16: 4, 128: 16}, (2, 2, 4, 16), None),
+        ("[64,40,256]{2,1,0:T(8,128)}", "[2560,256]{1,0:T(8,128)}", {64: 4, 256: 16}, (160, 16), None),
+        ("[2048]{0:T(1024)}", "[16,128]{1,0:T(8,128)}", {2048: 1024}, (8, 128), None),
+        ("[8,1,4096]{2,1,0:T(1,128)}", "[32768]{0:T(1024)}", {4096: 1024}, (8192,), None),
+        ("[8,16,8,128]{3,2,1,0:T(8,128)}", "[64,2048]{1,0:T(8,128)}", {16: 2}, (64, 256), (0, 2, 1, 3)),
+    ],
+)
+def test_bitcasts_of_whole_tiles_stay_what_they_are(
+    before: str, after: str, dims: dict[int, int], small: tuple[int, ...], axes: tuple[int, ...] | None
+) -> None:
+    """Reshapes, but for the last one, which puts tiles in rows and columns."""
+    found = shrink(
+        f"HloModule m\nENTRY e {{\n  x = f32{before} parameter(0)\n  ROOT y = f32{after} bitcast(x)\n}}", dims=dims
+    )
+    (x,) = hloexec.random_inputs(found.module)
+    array = np.asarray(x)
+    expected = array.transpose(axes or range(array.ndim)).reshape(small)
+    np.testing.assert_array_equal(hloexec.run(found.module, x), expected)
+
+
+def test_operands_that_come_late_are_those_of_the_computation_that_was_started() -> None:
+    large = hloexec.parse(
+        """HloModule m
+
+added {
+  a = f32[64,32] parameter(0)
+  b = f32[32] parameter(1)
+  bs = f32[64,32] broadcast(b), dimensions={1}
+  ROOT c = f32[64,32] add(a, bs)
+}
+
+ENTRY main {
+  a = f32[64,32] parameter(0)
+  b = f32[32] parameter(1)
+  s = ((), (), s32[7]) async-start(), calls=added
+  u = ((f32[64,32], f32[32]), f32[64,32], s32[9]) async-update(s, a, b)
+  ROOT d = f32[64,32] async-done(u)
+}
+"""
+    )
+    small = hloexec.shrink(large, dims={64: 8, 32: 4}).module
+    a, b = hloexec.random_inputs(small)
+    np.testing.assert_array_equal(hloexec.run(small, a, b), np.asarray(a) + np.asarray(b))
+    assert np.shape(a) == (8, 4)

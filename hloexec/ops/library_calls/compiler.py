@@ -37,7 +37,7 @@ from hloexec.ops.common import array_shape, operand_shapes, require
 from hloexec.ops.library_calls.configs import checked_attributes
 from hloexec.ops.reduction.reducers import ANNOTATIONS
 from hloexec.ops.registry import custom_call, refuse_custom_calls
-from hloexec.ops.relations import Relating, pointwise
+from hloexec.ops.relations import Relating, pointwise, relate_concatenation
 from hloexec.ops.signatures import TOKEN_SHAPE, one_or_tuple
 from hloexec.ops.traits import ALL_OPERANDS
 
@@ -399,6 +399,11 @@ class ConcatBitcast:
 
     TPU compilers fetch large arrays in slices. Source: XLA, memory space assignment.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        axis = _dimension([operand.array.dimensions for operand in use.operands], use.result.array)
+        relate_concatenation(use, axis)
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape) -> Shape:

@@ -36,7 +36,7 @@ from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.movement.columns import concatenate_demand, joined_columns, pad_demand, padded_columns
 from hloexec.ops.movement.dynamic_shapes import cut_to_common_extents
 from hloexec.ops.registry import opcode
-from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_sum, resized_start
+from hloexec.ops.relations import Relating, Resizing, pointwise, relate_concatenation, relate_part, resized_start
 from hloexec.ops.resources import empty
 from hloexec.ops.traits import ALL_OPERANDS, Probe
 
@@ -65,14 +65,10 @@ class Concatenate:
 
     @staticmethod
     def relate(use: Relating) -> None:
-        axis, result = use.attributes.dimension, use.result.axes
-        for operand in use.operands:
-            for number, dimension in enumerate(operand.axes):
-                if number != axis:
-                    use.same([dimension], [result[number]])
+        axis = use.attributes.dimension
         if len(use.operands) > 1 and all(use.size(operand.axes[axis]) == 1 for operand in use.operands):
             use.components()
-        relate_sum(use, result[axis], [operand.axes[axis] for operand in use.operands])
+        relate_concatenation(use, axis)
 
     @staticmethod
     def infer(*operands: Shape, attributes: ConcatenateAttributes) -> ArrayShape:

@@ -7,6 +7,7 @@ u)` is stored as `[⌈m/t⌉, ⌈n/u⌉, t, u]`. Source: XLA, "Shapes and layout
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -61,7 +62,7 @@ class Bitcast:
         if source.array.element_type.bits != result.array.element_type.bits:
             relate_bytes(use, ours, theirs)
         elif _tiles(source.array) or _tiles(result.array):
-            relate_reshape(use, ours, theirs, "its layout has tiles")
+            _relate_tiled(use, ours, theirs)
         else:
             relate_reshape(use, ours, theirs)
 
@@ -93,6 +94,48 @@ class Bitcast:
         if _tiles(source) or _tiles(shape) or shape.dynamic_dimensions or source.dynamic_dimensions:
             return tuple(range(shape.rank))
         return _major_to_minor(shape)
+
+
+def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> None:
+    """Dimensions from major to minor, of which the last ones are tiled.
+
+    What both sides divide alike stays alike. Of the others, the numbers of whole tiles may change, which come before
+    the tiles in physical order.
+    """
+    reason = "its layout has tiles"
+    left, right = _tiles(use.operands[0].array), _tiles(use.result.array)
+    sides = [(list(ours), left[0] if left else ()), (list(theirs), right[0] if right else ())]
+    alike = 0
+    while left == right and alike < len(left[0]) and alike < min(len(ours), len(theirs)):
+        if use.size(ours[-1 - alike]) != use.size(theirs[-1 - alike]):
+            break
+        alike += 1
+    is_exact = (
+        left[1:] == right[1:]
+        and (left == right or len(left) < 2)
+        and prod(map(use.size, ours)) == prod(map(use.size, theirs))
+    )
+    for axes, tile in sides:
+        tiled = zip(axes[len(axes) - len(tile) : len(axes) - alike], tile[: len(tile) - alike], strict=False)
+        is_exact &= len(axes) >= len(tile) and all(size > 0 and use.size(axis) % size == 0 for axis, size in tiled)
+    if not is_exact:
+        relate_reshape(use, ours, theirs, reason)
+        return
+    use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
+    relate_reshape(use, *(_physical(use, axes, tile, alike, reason) for axes, tile in sides))
+
+
+def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, reason: str) -> list[int]:
+    """Dimensions as they lie in memory, but for the last ones: those before the tiled ones, numbers of tiles, tiles."""
+    before, after = len(axes) - len(tile), len(axes) - alike
+    blocks = use.relations.new(tile[: after - before])
+    use.keep(blocks, reason)
+    counts = []
+    for axis, block in zip(axes[before:after], blocks, strict=True):
+        (count,) = use.relations.new((use.size(axis) // use.size(block),))
+        use.multiple(axis, count)
+        counts.append(count)
+    return [*axes[:before], *counts, *blocks]
 
 
 @frozen

@@ -8,10 +8,10 @@ stay as it is, for a reason. `resize` rules then fit attributes to the new sizes
 
 from hloexec.ops.relations.parts import (
     relate_bytes,
+    relate_concatenation,
     relate_convolution,
     relate_part,
     relate_reshape,
-    relate_sum,
     relate_window,
     relate_window_of,
     resized_convolution,
@@ -49,10 +49,10 @@ __all__ = [
     "leafwise",
     "pointwise",
     "relate_bytes",
+    "relate_concatenation",
     "relate_convolution",
     "relate_part",
     "relate_reshape",
-    "relate_sum",
     "relate_window",
     "relate_window_of",
     "resized_convolution",

@@ -158,7 +158,7 @@ def relate_window_of(use: Relating, whole: int, window: int, devices: int | None
         use.at_least(whole, size)
 
 
-def relate_sum(use: Relating, total: int, parts: Sequence[int]) -> None:
+def _relate_sum(use: Relating, total: int, parts: Sequence[int]) -> None:
     """A dimension is the sum of others: of shares of it, or of one and a few short pieces of fixed size."""
     whole, sizes = use.size(total), [use.size(part) for part in parts]
     common = gcd(*(size for size in sizes if size != 1), whole)
@@ -169,6 +169,16 @@ def relate_sum(use: Relating, total: int, parts: Sequence[int]) -> None:
         root = use.relations.root(part)
         terms[root] = terms.get(root, 0) - 1
     use.equation(terms)
+
+
+def relate_concatenation(use: Relating, axis: int) -> None:
+    """The result is the operands side by side in one dimension."""
+    result = use.result.axes
+    for operand in use.operands:
+        for number, dimension in enumerate(operand.axes):
+            if number != axis:
+                use.same([dimension], [result[number]])
+    _relate_sum(use, result[axis], [operand.axes[axis] for operand in use.operands])
 
 
 def require_window(window: Window, subject: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from hloexec.analysis.calls import CallKind, call_of
+from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.analysis.trip_counts import constant_number, loop_step
 from hloexec.core.ir import (
     ArrayShape,
@@ -35,6 +35,7 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, forwarded_names, role_of, traits_of
 from hloexec.ops.relations import Relating, Relations, Value
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, device_group, device_starts, relate_devices
@@ -105,6 +106,10 @@ def relate_library_call(use: Relating, instruction: Instruction) -> None:
         config = None if called is None or called.config is None else called.config(instruction)
     except HloError:
         use.keep_all(f"the library call {target} is one that hloexec cannot run")
+        return
+    if called is not None and called.invokes is not None and called.reason_against(instruction) is None:
+        invoked = computation_names(instruction.attributes).index(called.invokes(instruction))
+        _relate_program(use, use.computations[invoked])
         return
     if called is not None and called.relate is not None:
         called.relate(attrs.evolve(use, config=config))
@@ -218,7 +223,11 @@ def _relate(
     elif entry.role is Role.CONSTANT:
         _relate_constant(use, devices, axes)
     else:
-        _FLOWS.get(entry.role, _keep_all)(use, instruction)
+        start = start_of(instruction, computation.by_name) if len(use.operands) > 1 else None
+        if entry.role is Role.PART and start is not None:
+            _relate_late_operands(use, _signature(module, calls_of(start)[0].computation, dimensions))
+        else:
+            _FLOWS.get(entry.role, _keep_all)(use, instruction)
         if entry.role is Role.WHILE:
             _relate_counters(module, computation, instruction, use)
 
@@ -291,7 +300,12 @@ def _relate_forward(use: Relating, instruction: Instruction) -> None:
 
 
 def _relate_called(use: Relating, instruction: Instruction) -> None:
-    (parameters, result), *_ = use.computations
+    _relate_program(use, use.computations[0])
+
+
+def _relate_program(use: Relating, program: tuple[tuple[Value, ...], Value]) -> None:
+    """The parameters of what is called are the operands, and its result is the result."""
+    parameters, result = program
     for operand, parameter in zip(use.operands, parameters, strict=True):
         use.same_values(operand, parameter)
     use.same_values(result, use.result)
@@ -313,7 +327,7 @@ def _relate_counters(module: Module, computation: Computation, loop: Instruction
         return
     seen: dict[object, int] = {}
     for number, first in enumerate(initial.operands):
-        begin, step = constant_number(computation, computation.by_name[first]), loop_step(body, number, module)
+        begin, step = constant_number(computation, computation.by_name[first]), loop_step(module, body, number)
         if begin is not None and step is not None:
             unit = use.result.part(number).unit
             use.relations.units.tie(seen.setdefault((begin, step), unit), unit)
@@ -341,6 +355,18 @@ def _relate_copy(use: Relating, instruction: Instruction) -> None:
 def _relate_part(use: Relating, instruction: Instruction) -> None:
     for result, operand in traits_of(instruction).aliases:
         use.same_values(use.operands[0].part(*operand), use.result.part(*result))
+
+
+def _relate_late_operands(use: Relating, program: tuple[tuple[Value, ...], Value]) -> None:
+    """An async-update that brings operands of the computation that was started without them."""
+    before, *further = use.operands
+    parameters, result = program
+    for operand, held_operand, parameter in zip(
+        (*before.part(0).parts, *further), use.result.part(0).parts, parameters, strict=False
+    ):
+        use.same_values(operand, held_operand)
+        use.same_values(operand, parameter)
+    use.same_values(result, use.result.part(1))
 
 
 _FLOWS = {

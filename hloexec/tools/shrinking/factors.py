@@ -355,7 +355,8 @@ def _matches_of(
     is_floating = not np.issubdtype(kind, np.integer)
     is_wide = is_floating and np.dtype(kind).itemsize >= 4
     # The compiler may have computed a constant from others, with an error of a unit in the last place.
-    error = abs(float(np.spacing(number))) if is_wide else 0.0
+    with np.errstate(all="ignore"):
+        error = abs(float(np.spacing(number))) if is_wide else 0.0
 
     def fits(form: _Form, size: int) -> bool:
         expected = float(form.of(size))

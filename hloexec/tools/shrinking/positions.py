@@ -17,6 +17,7 @@ number that is neither small nor negative is left as it is, and listed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from math import prod
 from typing import TypeAlias, TypeVar
 
@@ -249,12 +250,20 @@ def tie_positions(relations: Relations) -> None:
     _tie_derived(relations)
     _spread_components(relations)
     for unit, dimensions in _dimensions_by_unit(relations).items():
-        if relations.units.is_constant(unit):
-            continue
-        by_size: dict[int, int] = {}
-        for dimension in dimensions:
-            relations.tie(by_size.setdefault(relations.sizes[dimension], dimension), dimension)
+        if not relations.units.is_constant(unit):
+            _tie_alike(relations, dimensions)
+    for unit, vectors in _vectors_by_unit(relations).items():
+        if not relations.units.is_constant(unit):
+            for component in zip_longest(*vectors):
+                _tie_alike(relations, (dimension for dimension in component if dimension is not None))
     _tie_wrapped(relations)
+
+
+def _tie_alike(relations: Relations, dimensions: Iterable[int]) -> None:
+    """Dimensions of one size are the same."""
+    by_size: dict[int, int] = {}
+    for dimension in dimensions:
+        relations.tie(by_size.setdefault(relations.sizes[dimension], dimension), dimension)
 
 
 def _tie_wrapped(relations: Relations) -> None:
