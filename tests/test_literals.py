@@ -21,6 +21,7 @@ from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.values import TOKEN, Value
 from hloexec.errors import LiteralError
 from hloexec.language import literals
+from hloexec.ops.resources import owner_of
 from tests.drawing import examples
 
 ARRAY_TYPES = [entry for entry in ELEMENT_TYPES.values() if entry.is_array]
@@ -362,3 +363,62 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         literals.load(tmp_path / "no.npz")
     with pytest.raises(LiteralError, match="Is a directory"):
         literals.load(tmp_path)
+
+
+LARGE = np.arange(1 << 19, dtype=np.float32).reshape(512, 1024)
+
+
+def _is_mapped(array: np.ndarray) -> bool:
+    return isinstance(owner_of(array), np.memmap)
+
+
+def test_large_arrays_of_a_file_are_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "values.npz"
+    value = (np.int32([1, 2, 3]), LARGE, LARGE.T.astype(np.float64), LARGE.astype(ml_dtypes.bfloat16))
+    literals.save(path, value)
+    arrays = literals.load(path)
+    assert [_is_mapped(array) for array in arrays] == [False, True, True, True]
+    for array, expected in zip(arrays, value, strict=True):
+        assert array.flags.aligned and array.flags.writeable and array.dtype == expected.dtype
+        assert array.tobytes() == expected.tobytes()
+    with np.load(path) as stored:
+        assert stored["1"].tobytes() == LARGE.tobytes()
+    # What is written to them stays in this process.
+    before = path.read_bytes()
+    arrays[1][...] = 0
+    assert path.read_bytes() == before and literals.load(path)[1].tobytes() == LARGE.tobytes()
+
+
+def test_a_mapped_array_outlives_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "values.npz"
+    literals.save(path, LARGE)
+    array = literals.load(path)
+    literals.save(path, LARGE + 1)
+    path.unlink()
+    assert array.tobytes() == LARGE.tobytes()
+
+
+def test_large_arrays_that_lie_otherwise_in_a_file_are_read(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "compressed.npz", LARGE)
+    # The elements begin at an odd place.
+    np.savez(tmp_path / "odd.npz", LARGE)
+    for name in ("compressed", "odd"):
+        array = literals.load(tmp_path / f"{name}.npz")[0]
+        assert not _is_mapped(array) and array.flags.aligned and array.tobytes() == LARGE.tobytes()
+
+
+def test_a_large_array_in_another_order_is_mapped(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "values.npz", "w") as archive, archive.open("0000000.npy", "w") as stream:
+        np.lib.format.write_array(stream, np.asfortranarray(LARGE))
+    array = literals.load_arrays(tmp_path / "values.npz")["0000000"]
+    assert array.tobytes() == LARGE.tobytes() and not array.flags.c_contiguous
+
+
+def test_a_damaged_large_array_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "values.npz"
+    literals.save(path, LARGE)
+    data = bytearray(path.read_bytes())
+    data[1 << 20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LiteralError, match=r"values.npz', key 'value' is damaged: Bad CRC-32 for file 'value.npy'"):
+        literals.load(path)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import tokenize
@@ -12,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import IO, Any, TypeAlias, cast
 
 import numpy as np
@@ -40,6 +42,16 @@ DAMAGE = (
 _HEADER_BYTES = 128
 _ONE_BYTE_FLOAT, _ONE_BYTE = b"'descr': '<f1'", b"'descr': '|V1'"
 _SMALL_BYTES = 1 << 26
+_MAPPED_BYTES = 1 << 20
+"""Arrays from here on are left in an archive that does not compress them, until their elements are read."""
+_ALIGNMENT = 64
+_LOCAL_HEADER = struct.Struct("<26xHH")
+"""Of a member: the lengths of its name and of what follows that."""
+_MEMBER_HEADER_BYTES = _LOCAL_HEADER.size + struct.calcsize("<HHQQ")
+"""Before its name, and the sizes behind that."""
+_PADDING = struct.Struct("<HH")
+_PADDING_KIND = 0xD935
+"""As zipalign marks what it fills up with."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -65,13 +77,41 @@ class _Renamed:
         self._rest.close()
 
 
+class Archive(zipfile.ZipFile):
+    """A .npz file, of which arrays that are not compressed are mapped into memory."""
+
+    @cached_property
+    def _content(self) -> Array | None:
+        """The bytes of the file: written to, they change for this process alone. None where they cannot be mapped."""
+        assert self.filename is not None
+        with suppress(OSError, ValueError, AttributeError), opened(self.filename) as file:
+            flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+            pages = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            content = np.ndarray.__new__(np.memmap, (len(pages),), np.uint8, buffer=pages)
+            content.filename, content.offset, content.mode = os.path.abspath(self.filename), 0, "c"
+            return content
+        return None
+
+    def mapped(self, name: str) -> Array | None:
+        """The bytes of a member where they lie; None where they do not lie in the file as they are."""
+        member = self.getinfo(name)
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 or self._content is None:
+            return None
+        content = self._content[member.header_offset :]
+        lengths = _LOCAL_HEADER.unpack(content[: _LOCAL_HEADER.size].tobytes())
+        data = content[_LOCAL_HEADER.size + sum(lengths) :][: member.file_size]
+        if zlib.crc32(data.data) != member.CRC:
+            raise zipfile.BadZipFile(f"Bad CRC-32 for file {name!r}")
+        return data
+
+
 @frozen
 class Entry:
     """One stored array: the key without its type, the type the key names, and how to open the bytes."""
 
     filename: str
     key: str
-    archive: zipfile.ZipFile | None
+    archive: Archive | None
     size: int
 
     @property
@@ -133,6 +173,15 @@ class Entry:
 
     def _array(self) -> Array:
         with self._damage_named(), self._open() as stream:
+            mapped = (
+                None if self.archive is None or self.size < _MAPPED_BYTES else self.archive.mapped(f"{self.key}.npy")
+            )
+            if mapped is not None:
+                dimensions, is_transposed, dtype = _read_header(stream)
+                data = mapped[stream.tell() :].view(np.ndarray)
+                if data.ctypes.data % dtype.alignment == 0:
+                    return data.view(dtype).reshape(dimensions, order="F" if is_transposed else "C")
+                stream.seek(0)
             limit = memory_limit_bytes(None) if self.size > _SMALL_BYTES else None
             if limit is not None and self.size > limit:
                 raise MemoryError
@@ -173,9 +222,7 @@ class Entry:
 
     def _header(self, stream: IO[bytes]) -> tuple[Ints, DType]:
         """Dimensions and stored type; refuses what is too short before any memory is taken."""
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        dimensions, _, dtype = read(stream)
+        dimensions, _, dtype = _read_header(stream)
         if dtype.hasobject:
             raise LiteralError(f"{self.where} holds Python objects (pickled), not an array of numbers; it is not read")
         count = 1
@@ -243,6 +290,14 @@ class Entry:
             raise LiteralError(f"{self.where} holds {held}, but {shape} is expected")
 
 
+def _read_header(stream: IO[bytes]) -> tuple[Ints, bool, DType]:
+    """Dimensions, whether the first is the innermost, and stored type."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    header: tuple[Ints, bool, DType] = read(stream)
+    return header
+
+
 def decoded(array: Array, element_type: ElementType, where: str) -> Array:
     """A stored array in its element type's storage type; LiteralError, naming `where`, for what that cannot hold."""
     dtype = array.dtype.newbyteorder("=")
@@ -293,7 +348,7 @@ def npz_entries(path: FilePath) -> Iterator[Entry]:
     if magic[:2] != b"PK":
         raise LiteralError(f"{filename!r} is neither a .npz nor a .npy file")
     try:
-        archive = zipfile.ZipFile(filename)
+        archive = Archive(filename)
     except (OSError, *DAMAGE) as error:
         raise LiteralError(f"{filename!r} is not a complete .npz file: {error}") from error
     with archive:
@@ -343,9 +398,17 @@ def encode(key: str, given: Array) -> tuple[str, Array]:
 
 
 def write_npz(file: IO[bytes], entries: Iterable[tuple[str, Array]]) -> None:
-    """What numpy.savez writes, but with the same time stamp always."""
+    """What numpy.savez writes, but with the same time stamp always, and with elements where they can be mapped."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, array in entries:
             member = zipfile.ZipInfo(f"{key}.npy", _EPOCH)
+            if array.nbytes >= _MAPPED_BYTES:
+                member.extra = _padding(file.tell() + _MEMBER_HEADER_BYTES + len(member.filename.encode()))
             with archive.open(member, "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _padding(position: int) -> bytes:
+    """What moves elements, whose header takes a multiple of the alignment, from a position to where it fits."""
+    size = -(position + _PADDING.size) % _ALIGNMENT
+    return _PADDING.pack(_PADDING_KIND, size) + bytes(size)
