@@ -1,19 +1,22 @@
-"""Commands under mpiexec: all ranks carry out the same one together, and rank 0 speaks for them.
+"""Commands under mpiexec: rank 0 speaks for all ranks.
 
-The others' output is kept back. Where a rank fails alone, it waits for a moment whether rank 0 has something to say,
-says itself what has happened if not, and ends all of them.
+All of them carry out `run` together, and each keeps the values of its devices; what others print is kept back. Any
+other command rank 0 carries out alone, and has the others take part in its runs. Where a rank fails alone, it waits for
+a moment whether rank 0 has something to say, says itself what has happened if not, and ends all of them.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
@@ -26,20 +29,23 @@ from hloexec.cli.process import ending_all_ranks
 from hloexec.cli.running import Here, execute, labelled_leaves
 from hloexec.core.dtypes import element_type
 from hloexec.core.tree import leaves
-from hloexec.core.values import Array, Value
+from hloexec.core.values import Value
 from hloexec.core.wording import on_devices
 from hloexec.engine.devices.ranks import devices_of_rank
 from hloexec.engine.exec.lockstep.gathering import gathered
-from hloexec.engine.exec.lockstep.parcels import Parcel, Post
+from hloexec.engine.exec.lockstep.parcels import handed
+from hloexec.engine.exec.lockstep.serving import Driver, serve
+from hloexec.engine.exec.running import driven
 from hloexec.language import literals
 from hloexec.ops.resources import core_count
+from hloexec.tools.registration import TOOLS
 
 if TYPE_CHECKING:
     from hloexec.cli.running import Execution
     from hloexec.core.ir import Module
     from hloexec.engine.options import Options
 
-_COMMANDS = (("run",), ("golden", "check"))
+_COMMANDS = "run, golden, trace, nan, compare, diff"
 _PATIENCE_SECONDS = 2.0
 """How long a rank that fails waits for the others; twice as long for one before it that fails, too, to speak."""
 _EXIT_SECONDS = 3.0
@@ -51,29 +57,28 @@ _here: list[Ranks] = []
 """The ranks of the command that runs, once there are any."""
 
 
+class _ServingError(BaseException):
+    """This rank does what rank 0 asks it for, from now on."""
+
+
 def place_of_run(count: int, *, is_plain: bool, sends: bool) -> Here:
     """Where a run on so many devices takes place."""
     if not _here:
         return Here()
     if sends:
         raise click.UsageError("--outfeed and --send write what one process is sent; leave out mpiexec")
-    comm = _here[0].comm
-    return Spread(comm, count) if is_plain and count > 1 else Together(comm)
+    if is_plain and count > 1:
+        return Spread(_here[0].comm, count)
+    _here[0].drive()
+    return Here()
 
 
-class Together(Here):
-    """All ranks have all values, and do the same; rank 0 writes files."""
-
-    def __init__(self, comm: Any) -> None:
-        self.comm = comm
-        self.speaks = not comm.rank
-
-
-class Spread(Together):
-    """The devices of a run are spread over ranks, of which each keeps the values of its own."""
+class Spread(Here):
+    """The devices of a run are spread over ranks, of which each keeps the values of its own; rank 0 writes files."""
 
     def __init__(self, comm: Any, count: int) -> None:
-        super().__init__(comm)
+        self.comm = comm
+        self.speaks = not comm.rank
         self.count = count
         self.devices: Sequence[int] = devices_of_rank(comm.rank, comm.size, count)
 
@@ -111,37 +116,11 @@ class Spread(Together):
 
     def save(self, path: str, values: Sequence[Value]) -> None:
         """Rank 0 is handed the arrays one by one."""
-        post = Post(self.comm)
-        if self.comm.rank:
-            for device, value in zip(self.devices, values, strict=True):
-                for key, array in literals.stored_leaves(value, device):
-                    self._hand_over(post, key, array)
-            self._hand_over(post, "", np.zeros(0, np.uint8))
-        else:
-            literals.save_entries(path, self._entries(post, values))
-
-    @staticmethod
-    def _hand_over(post: Post, key: str, array: Array) -> None:
-        parcel = Parcel()
-        post.send(0, {"key": key, "row": parcel.row([array])}, parcel)
-        while not post.flush():
-            time.sleep(_LOOK_SECONDS)
-
-    def _entries(self, post: Post, values: Sequence[Value]) -> Iterator[tuple[str, Array]]:
-        for device, value in zip(self.devices, values, strict=True):
-            yield from literals.stored_leaves(value, device)
-        for rank in range(1, self.comm.size):
-            while True:
-                arriving = post.take(rank)
-                if arriving is None:
-                    time.sleep(_LOOK_SECONDS)
-                    continue
-                arriving.ask()
-                while not arriving.test():
-                    time.sleep(0)
-                if not arriving.content["key"]:
-                    break
-                yield arriving.content["key"], arriving.arrays[0]
+        rows = zip(self.devices, values, strict=True)
+        entries = handed(
+            self.comm, (entry for device, value in rows for entry in literals.stored_leaves(value, device))
+        )
+        literals.save_entries(path, entries) if self.speaks else next(entries, None)
 
 
 class Ranks:
@@ -159,8 +138,30 @@ class Ranks:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // machine.size)))
         core_count.cache_clear()
         machine.Free()
+        self._driving = ExitStack()
         if self.comm.rank:
             sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+
+    def drive(self) -> None:
+        """Rank 0 goes on alone, and the others serve it."""
+        if self.comm.rank:
+            raise _ServingError
+        driver = Driver(self.comm)
+        self._driving.callback(driver.close)
+        self._driving.enter_context(driven(driver))
+
+    def carry_out(self, command: Callable[[], int], *, is_alike: bool) -> int:
+        """The exit code of a command line, which all ranks begin alike or rank 0 carries out alone."""
+        try:
+            with self._driving:
+                if not is_alike:
+                    self.drive()
+                return command()
+        except _ServingError:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+            serve(self.comm)
+            return 0
 
     def leave(self, code: int) -> int:
         """The exit code of all ranks, once all of them are here; where this one failed and others do not come, all are
@@ -208,21 +209,17 @@ class Ranks:
 
 def carried_out(words: Sequence[str], command: Callable[[], int]) -> int:
     """The exit code of a command line that all ranks have been started with."""
-    from hloexec.engine.exec.running import together
-
     with ending_all_ranks():
         ranks = Ranks()
         _here.append(ranks)
     code = 1
     try:
-        names = tuple(word for word in words if not word.startswith("-"))
-        if any(names[: len(command_names)] == command_names for command_names in _COMMANDS):
-            with together(ranks.comm):
-                code = command()
+        name = next((word for word in words if not word.startswith("-")), "")
+        if name in _COMMANDS.split(", ") or name not in TOOLS:
+            code = ranks.carry_out(command, is_alike=name == "run" or name not in TOOLS)
         else:
-            others = ", ".join(" ".join(command_names) for command_names in _COMMANDS)
-            own = " ".join(["hloexec", *names[:1]])
-            show_problem("error", f"{own} works in one process; under mpiexec there are hloexec {others}", "red")
+            own = f"hloexec {name}"
+            show_problem("error", f"{own} works in one process; under mpiexec there are hloexec {_COMMANDS}", "red")
             code = 2
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1

@@ -1,6 +1,7 @@
 """A plugin of pytest's: tests run on all ranks of MPI alike, and what they run on several devices is spread over them.
 
 Each rank compares the results of all devices, bit for bit, with those of a single process, and errors by their text.
+Rank 0 compares what an observer is shown, too, of a run that the others take part in.
 """
 
 import os
@@ -12,13 +13,15 @@ from mpi4py import MPI
 
 import hloexec
 from hloexec.core.tree import leaves
-from hloexec.engine.exec.lockstep import parcels, ranks
+from hloexec.engine.exec.lockstep import handing, parcels, ranks, serving
+from hloexec.engine.exec.running import driven
 
 COMM = MPI.COMM_WORLD
+WATCHED = "HLOEXEC_WATCH" in os.environ
 OWN = ("observers", "statistics", "infeed", "outfeed", "host_transfers", "max_iterations", "timeout", "memory_limit")
 """Options with which only the own devices are seen, or that tell of one process."""
 _run_devices = hloexec.run_devices
-_counts = {"spread": 0, "errors": 0}
+_counts = {"spread": 0, "errors": 0, "watched": 0}
 
 
 def _outcome(*arguments: Any, **options: Any) -> Any:
@@ -47,6 +50,45 @@ def run_devices(module: Any, inputs: Any, **options: Any) -> Any:
     return expected
 
 
+class _Log:
+    """What a run has shown: events, with which of the arrays that were there before their operands are."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+        self._arrays: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def on_instruction(self, event: hloexec.Event) -> None:
+        self.lines.append((event.name, event.devices, self._seen(event.value), self._seen(event.operands)))
+
+    def _seen(self, value: Any) -> list[Any]:
+        seen = []
+        for _, leaf in leaves(value):
+            self._arrays.append(leaf)
+            number = self._numbers.setdefault(id(leaf), len(self._numbers))
+            seen.append((number, leaf.shape, leaf.tobytes()) if isinstance(leaf, np.ndarray) else str(leaf))
+        return seen
+
+
+def _compare_watched(module: Any, inputs: Any, options: dict[str, Any]) -> None:
+    """What an observer is shown where ranks take part in the run, and in a single process."""
+    if COMM.rank:
+        serving.serve(COMM)
+        return
+    own, expected = _Log(), _Log()
+    driver = serving.Driver(COMM)
+    try:
+        with driven(driver):
+            outcomes = [_outcome(module, inputs, observers=[own], **options)]
+    finally:
+        driver.close()
+    outcomes.append(_outcome(module, inputs, observers=[expected], **options))
+    assert own.lines == expected.lines
+    first, second = ([str(entry)] if isinstance(entry, Exception) else [*map(_bits, entry)] for entry in outcomes)
+    assert first == second
+    _counts["watched"] += 1
+
+
 def _compare(module: Any, inputs: Any, options: dict[str, Any]) -> Any:
     """What a single process gives, which the ranks together give, too."""
     expected = _outcome(module, inputs, **options)
@@ -54,6 +96,8 @@ def _compare(module: Any, inputs: Any, options: dict[str, Any]) -> Any:
         return expected
     own = _outcome(module, inputs, comm=COMM, **options)
     _counts["spread"] += 1
+    if WATCHED:
+        _compare_watched(module, inputs, options)
     if isinstance(expected, Exception):
         _counts["errors"] += 1
         assert isinstance(own, Exception), (expected, own)
@@ -69,6 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "HLOEXEC_SHARE_ALL" in os.environ:
         # What is shared between ranks where arrays are large is so where they are small.
         ranks._LARGE_BYTES, parcels._WITHIN_BYTES = 1, 4
+        handing._LONG_BYTES = 1
         vars(ranks)["PIECE_ELEMENTS"] = 2
     hloexec.run_devices = run_devices
 
@@ -76,4 +121,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     if COMM.rank == 0:
-        print(f"\nspread over {COMM.size} ranks: {_counts['spread']} runs, {_counts['errors']} of them errors")
+        print(
+            f"\nspread over {COMM.size} ranks: {_counts['spread']} runs, {_counts['errors']} of them errors, {_counts['watched']} watched"
+        )

@@ -76,12 +76,12 @@ ENTRY main {
 """
 
 
-def started(ranks: int, command: Sequence[str], **settings: str) -> subprocess.Popen[str]:
+def started(ranks: int, command: Sequence[str], folder: Path = ROOT, **settings: str) -> subprocess.Popen[str]:
     assert MPIEXEC is not None
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "100", **settings}
     return subprocess.Popen(
         [MPIEXEC, "-n", str(ranks), *command],
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -97,9 +97,9 @@ def ended(process: subprocess.Popen[str], seconds: float = 500) -> tuple[int, st
     return process.returncode, output, errors
 
 
-def alone(*words: str) -> str:
-    environment = {**os.environ, "COLUMNS": "100"}
-    run = subprocess.run([*HLOEXEC, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def alone(*words: str, folder: Path = ROOT) -> str:
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([*HLOEXEC, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return run.stdout + run.stderr
 
 
@@ -195,8 +195,9 @@ def test_ranks_that_round_otherwise_are_refused_unless_policies_do_not_depend_on
 
 
 def test_other_commands_are_refused() -> None:
-    code, _, errors = ended(started(2, [*HLOEXEC, "trace", "examples/data_parallel_step.hlo"]), 60)
-    expected = "error: hloexec trace works in one process; under mpiexec there are hloexec run, golden check\n"
+    code, _, errors = ended(started(2, [*HLOEXEC, "shadow", "examples/data_parallel_step.hlo"]), 60)
+    commands = "run, golden, trace, nan, compare, diff"
+    expected = f"error: hloexec shadow works in one process; under mpiexec there are hloexec {commands}\n"
     assert (code, errors) == (2, expected)
 
 
@@ -238,6 +239,32 @@ def test_a_rank_that_is_ended_ends_all(tmp_path: Path, number: signal.Signals, r
         assert (output + errors).count(text) == 1, output + errors
     time.sleep(0.2)
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if ENDLESS_NAME.encode() in _content(path)]
+
+
+LEAVING = """import sys, time
+import numpy as np
+from hloexec.cli.ranks import Ranks
+ranks = Ranks()
+comm = ranks.comm
+if comm.rank:
+    class Slow:
+        rank, size = comm.rank, comm.size
+        def Abort(self, code):
+            time.sleep(1)
+            comm.Abort(code)
+    ranks.comm = Slow()
+    print("interrupted", file=sys.stderr)
+    ranks.leave(130)
+comm.Barrier()
+"""
+
+
+def test_ranks_that_all_are_interrupted_say_so_once(tmp_path: Path) -> None:
+    # Rank 0 is in a call of MPI's, in which Ctrl-C is not noticed; ending it takes a while.
+    script = tmp_path / "leaving.py"
+    script.write_text(LEAVING)
+    code, output, errors = ended(started(4, [sys.executable, str(script)]), 60)
+    assert code != 0 and errors.count("interrupted") == 1, output + errors
 
 
 def _content(path: Path) -> bytes:

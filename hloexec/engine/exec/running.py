@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 import attrs
 import numpy as np
@@ -314,7 +314,7 @@ def repeated_run(
     """`run_devices` of a module with these options, again and again on other inputs: what does not depend on them is
     done once. The module is checked, and library calls are looked up, when it first runs; not so where a plan of it is
     given."""
-    run = _Run(module, topology_of(module, options.replicas, options.partitions), (), options)
+    run = Run(module, topology_of(module, options.replicas, options.partitions), (), options)
     run.plan = plan
 
     def outputs(inputs: Inputs) -> list[Value]:
@@ -329,7 +329,7 @@ def run_seeds(module: Module, inputs: Inputs, seeds: Sequence[int], options: Opt
     small arrays on one device, which are found sooner so. There are none of others, and where a run fails."""
     from hloexec.engine.exec.lockstep.seeds import SeedMachine
 
-    run = _Run(module, topology_of(module, options.replicas, options.partitions), (), options)
+    run = Run(module, topology_of(module, options.replicas, options.partitions), (), options)
     try:
         plan = plan_of(module, options)
         is_alone = run.topology.count == 1 and not (plan.communication or plan.host_transfers or plan.has_draws)
@@ -352,37 +352,35 @@ def _outputs(
     options: Options,
     comm: Any = None,
 ) -> list[Value]:
-    shared = _together[-1] if comm is None and _together and topology.count > 1 else None
     with explained_unless_verified(module, options.verify):
-        run = _Run(module, topology, observers, options, comm if shared is None else shared)
-        if shared is not None and run.attached.see_instructions:
-            raise UnsupportedError("what watches each instruction sees the devices of one process; leave out mpiexec")
-        outputs = run.outputs(_random_inputs(module, options) if inputs is None else inputs)
-    if shared is None:
-        return outputs
-    from hloexec.engine.exec.lockstep.gathering import everywhere, gathered
-
-    if options.statistics is not None:
-        options.statistics.add_up(gathered(shared, options.statistics.totals))
-    return everywhere(shared, outputs)
+        run = Run(module, topology, observers, options, comm)
+        values = _random_inputs(module, options) if inputs is None else inputs
+        if comm is None and _drivers and topology.count > 1:
+            return _drivers[-1].outputs(run, values)
+        return run.outputs(values)
 
 
-_together: list[Any] = []
-"""The communicator whose ranks work together."""
+class Driver(Protocol):
+    """What has other processes take part in runs on several devices."""
+
+    def outputs(self, run: Run, inputs: Inputs) -> list[Value]:
+        """The results of a run on all devices."""
+
+
+_drivers: list[Driver] = []
 
 
 @contextmanager
-def together(comm: Any) -> Iterator[None]:
-    """All ranks of a communicator do the same within: each run on several devices is spread over them, and all of them
-    get all of its results."""
-    _together.append(comm)
+def driven(driver: Driver) -> Iterator[None]:
+    """Runs on several devices take place as a driver has it within."""
+    _drivers.append(driver)
     try:
         yield
     finally:
-        _together.pop()
+        _drivers.pop()
 
 
-class _Run:
+class Run:
     """Runs of a module with options, as the parts of a run take them."""
 
     def __init__(
@@ -403,6 +401,8 @@ class _Run:
         self.attached = UNOBSERVED if type(observers) is tuple and not observers else attach(observers)
         self.plan: Plan | None = None
         """That of all runs, once there is one."""
+        self.machine: Callable[..., Machine] | None = None
+        """What makes the machine of a run that is watched, in the place of the usual one."""
         self.parties: Sequence[Sequence[Any]] = ()
         """The sources of infeeds, the sinks of outfeeds and the ends of host transfers, each by device."""
         parties = options.infeed, options.outfeed, options.host_transfers
@@ -514,7 +514,7 @@ class _Run:
             return Machine(topology, hosts, transport).run
         from hloexec.engine.exec.watching import WatchedMachine
 
-        return WatchedMachine(
+        return (self.machine or WatchedMachine)(
             topology,
             attached,
             check=options.check,

@@ -122,7 +122,7 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
     from hloexec.core.values import label_of
 
-    own = _Options(**more)
+    own = _Options(html=html, **more)
     if own.against is not None:
         own.require_results_only()
         given = with_inputs_of(own.against, given)
@@ -223,12 +223,13 @@ class _Options:
     computation: str | None
     no_plan: bool
     no_verify: bool
+    html: str | None
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing is asked for but that the module runs and its result is described or saved."""
         more = self.global_inputs, self.save_inputs, self.infeed, self.outfeed, self.received, self.sent, self.printed
-        return not any(more) and self.against is None
+        return not any(more) and self.against is None and self.html is None
 
     def require_results_only(self) -> None:
         """click.UsageError where the host takes part in the run, of which nothing would be compared."""

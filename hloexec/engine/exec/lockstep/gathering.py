@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
+from hloexec.core.dtypes import element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.tree import flat, mapped, of_sequence, rebuilt
 from hloexec.core.values import TOKEN, Array, Value
 from hloexec.core.wording import argument
 from hloexec.engine.devices.topology import Topology
-from hloexec.engine.exec.lockstep.parcels import Comm, pieces
+from hloexec.engine.exec.lockstep.parcels import Comm, handed
 from hloexec.engine.options import Options
 from hloexec.errors import InputError
 from hloexec.language.text import format as format_module
@@ -73,8 +73,9 @@ def gathered(comm: Comm, record: Any) -> list[Any]:
     return [json.loads(texts[end - size : end].tobytes()) for size, end in zip(sizes.tolist(), ends, strict=True)]
 
 
-def everywhere(comm: Comm, values: Sequence[Value]) -> list[Value]:
-    """The values of the devices of all ranks, in their order; devices whose leaves have the same bits get one array."""
+def at_first(comm: Comm, values: Sequence[Value]) -> list[Value]:
+    """On rank 0 the values of the devices of all ranks, in their order, none on the others; devices whose leaves have
+    the same bits get one array."""
     own: dict[str | None, Array] = {}
     trees = []
     for value in values:
@@ -86,17 +87,13 @@ def everywhere(comm: Comm, values: Sequence[Value]) -> list[Value]:
         for key in flat(tree, of_sequence):
             if key is not None:
                 owners.setdefault(key, rank)
-    arrays: dict[str, Array] = {}
-    for key, rank in owners.items():
-        name, sizes, _ = json.loads(key)
-        arrays[key] = own[key] if rank == comm.rank else np.empty(sizes, ELEMENT_TYPES[name].storage)
-        for piece in pieces(arrays[key]):
-            comm.Bcast(piece, rank)
+    sent = [(key, own[key]) for key, rank in owners.items() if rank == comm.rank]
+    arrays = dict(handed(comm, sent))
 
     def leaf(key: str | None) -> Any:
         return TOKEN if key is None else arrays[key]
 
-    return [rebuilt(tree, of_sequence, leaf) for theirs in records for tree in theirs]
+    return [] if comm.rank else [rebuilt(tree, of_sequence, leaf) for theirs in records for tree in theirs]
 
 
 def _key(leaf: Any) -> str | None:

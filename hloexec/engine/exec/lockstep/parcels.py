@@ -6,8 +6,9 @@ import json
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ _PIECE_BYTES = 1 << 30
 _HELP_SECONDS = 5e-3
 """MPI lets messages go on where it is called, which a process that computes does so often."""
 _LENGTH = struct.Struct("<I")
+SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 1e-3
 
 
 class Parcel:
@@ -177,6 +179,12 @@ class Post:
         with self._lock:
             return self._flush()
 
+    @property
+    def bytes_under_way(self) -> int:
+        """How much of what was sent has perhaps not left."""
+        buffers = (buffer for message in self._under_way for buffer in message.buffers)
+        return sum(getattr(buffer, "nbytes", 0) for buffer in buffers)
+
     def _flush(self) -> bool:
         for message in self._under_way:
             message.requests = [request for request in message.requests if not request.Test()]
@@ -189,6 +197,36 @@ class Post:
             is_idle = time.monotonic() - self._looked > _HELP_SECONDS
             with self._lock:
                 self._is_helped = not self._flush() if is_idle else bool(self._under_way)
+
+
+_Come = TypeVar("_Come")
+
+
+def wait_until(look: Callable[[], _Come | None]) -> _Come:
+    """What a look gives that gives something true; between two, this process sleeps longer and longer."""
+    pause = SHORTEST_SLEEP
+    while not (come := look()):
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_SLEEP)
+    return come
+
+
+def handed(comm: Comm, entries: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
+    """On rank 0 the named arrays of all ranks, one after the other; nothing on the others."""
+    post = Post(comm)
+    if not comm.rank:
+        yield from entries
+        for rank in range(1, comm.size):
+            while (arriving := wait_until(partial(post.take, rank))).content["name"]:
+                arriving.ask()
+                wait_until(arriving.test)
+                yield arriving.content["name"], arriving.arrays[0]
+        return
+    for name, array in (*entries, ("", None)):
+        parcel = Parcel()
+        parcel.row([array])
+        post.send(0, {"name": name}, parcel)
+        wait_until(post.flush)
 
 
 def part_of(array: Array, part: tuple[int, ...]) -> Array:

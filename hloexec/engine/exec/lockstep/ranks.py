@@ -31,7 +31,18 @@ from hloexec.core.values import Array
 from hloexec.engine.devices.ranks import devices_of_rank
 from hloexec.engine.devices.topology import Group
 from hloexec.engine.exec.lockstep.gathering import gathered, require_same
-from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Placing, Post, Row, part_of
+from hloexec.engine.exec.lockstep.parcels import (
+    LONGEST_SLEEP,
+    SHORTEST_SLEEP,
+    Arriving,
+    Comm,
+    Parcel,
+    Placing,
+    Post,
+    Row,
+    part_of,
+    wait_until,
+)
 from hloexec.engine.exec.lockstep.transport import Leaves, Mail, Meeting, State, Transport, Waiting
 from hloexec.errors import DeadlockError, EvaluationError, HloError
 from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
@@ -48,7 +59,6 @@ _BUSY_LOOKS = 200
 """So often a rank looks for messages before it sleeps in between."""
 _LOOKS_IN_A_ROW = 64
 """While arrays come, so often before others may use the processor: MPI moves them on whenever it is asked."""
-_SHORTEST_SLEEP, _LONGEST_SLEEP = 2e-5, 1e-3
 _FAREWELL_SECONDS = 1.0
 """How long a rank that fails tries to tell the others."""
 _failed: list[Any] = []
@@ -391,7 +401,7 @@ class RankTransport(Transport):
     # Waiting
 
     def wait(self, unfinished: int, unread: int) -> State:
-        looks, pause = 0, _SHORTEST_SLEEP
+        looks, pause = 0, SHORTEST_SLEEP
         while True:
             if self._look():
                 return State.ARRIVED
@@ -405,7 +415,7 @@ class RankTransport(Transport):
                 return state
             time.sleep(0 if looks < _BUSY_LOOKS else pause)
             if looks >= _BUSY_LOOKS:
-                pause = min(2 * pause, _LONGEST_SLEEP)
+                pause = min(2 * pause, LONGEST_SLEEP)
 
     def _look(self) -> bool:
         """Take in what has come; whether tasks may be able to go on for it."""
@@ -509,10 +519,9 @@ class RankTransport(Transport):
             for rank in range(self._size):
                 if rank != self._rank:
                     self._post.send(rank, content)
-        end = time.monotonic() + _FAREWELL_SECONDS * is_news
-        while not self._post.flush() and (error is None or time.monotonic() < end):
-            time.sleep(_SHORTEST_SLEEP)
-        if is_of_all:
+        end = time.monotonic() + _FAREWELL_SECONDS
+        wait_until(lambda: self._post.flush() or (error is not None and time.monotonic() >= end))
+        if error is None:
             self._comm.Free()
         if error is not None:
             _failed.append((self._post, self._coming))
