@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import hloexec
 from hloexec import literals
-from tests.cluster.test_mpi import HLOEXEC, ROOT, alone, ended, started
+from hloexec.engine.exec.lockstep import serving
+from hloexec.engine.exec.lockstep.parcels import Parcel
+from tests.cluster.test_mpi import ENDLESS, ENDLESS_NAME, HLOEXEC, ROOT, alone, content, ended, started
 from tests.cluster.test_mpi import pytestmark as pytestmark
 from tests.devices.test_random_control_flow import text_of
 
@@ -174,3 +182,36 @@ def test_a_command_of_its_own_process_says_as_much(tmp_path: Path) -> None:
     expected = alone(*words, folder=tmp_path)
     code, output, errors = ended(started(3, [*HLOEXEC, *words], tmp_path))
     assert (code, output + errors) == (1, expected)
+
+
+def test_of_a_file_that_is_mapped_the_place_is_sent(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.npz"
+    values = (
+        np.arange(1 << 19, dtype=np.float32).reshape(512, 1024),
+        np.float32([1, 2]),
+        np.ones((9, 1 << 17), np.int8),
+    )
+    literals.save(path, values)
+    parcel = Parcel()
+    sent = [serving._sent_leaf(parcel, value) for value in literals.load(path)]
+    assert [entry[0] for entry in (sent[0], sent[2])] == [str(path)] * 2 and sent[1] == 0
+    assert [array.nbytes for array in parcel.arrays] == [8]
+    for value, entry in zip(values, json.loads(json.dumps(sent)), strict=True):
+        arriving: Any = SimpleNamespace(arrays=parcel.arrays)
+        array = serving._leaf(arriving, entry)
+        assert (array.dtype, array.shape, array.tobytes()) == (value.dtype, value.shape, value.tobytes())
+
+
+def test_ranks_that_are_interrupted_end_and_say_so_once(tmp_path: Path) -> None:
+    (tmp_path / ENDLESS_NAME).write_text(ENDLESS)
+    process = started(3, [*HLOEXEC, "trace", ENDLESS_NAME, DIFFERENT, "-o", "endless"], tmp_path)
+    events = tmp_path / "endless" / "events.jsonl"
+    while not events.exists() or not events.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.1)
+    for path in Path("/proc").glob("[0-9]*"):
+        if b"PMI_RANK=" in content(path / "environ") and ENDLESS_NAME.encode() in content(path / "cmdline"):
+            os.kill(int(path.name), signal.SIGINT)
+    code, output, errors = ended(process, 60)
+    assert code != 0 and (output + errors).count("interrupted") == 1, output + errors
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if ENDLESS_NAME.encode() in content(path)]

@@ -207,8 +207,8 @@ def rank_of(process: subprocess.Popen[str], rank: int) -> int:
     while "0 x on device 3" not in process.stdout.readline():
         assert process.poll() is None
     for folder in Path("/proc").glob("[0-9]*"):
-        is_rank = f"PMI_RANK={rank}\0".encode() in _content(folder / "environ")
-        if is_rank and ENDLESS_NAME.encode() in _content(folder / "cmdline"):
+        is_rank = f"PMI_RANK={rank}\0".encode() in content(folder / "environ")
+        if is_rank and ENDLESS_NAME.encode() in content(folder / "cmdline"):
             return int(folder.name)
     raise AssertionError("there is no such rank")
 
@@ -238,7 +238,7 @@ def test_a_rank_that_is_ended_ends_all(tmp_path: Path, number: signal.Signals, r
     for text in said[number]:
         assert (output + errors).count(text) == 1, output + errors
     time.sleep(0.2)
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if ENDLESS_NAME.encode() in _content(path)]
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if ENDLESS_NAME.encode() in content(path)]
 
 
 LEAVING = """import sys, time
@@ -267,7 +267,7 @@ def test_ranks_that_all_are_interrupted_say_so_once(tmp_path: Path) -> None:
     assert code != 0 and errors.count("interrupted") == 1, output + errors
 
 
-def _content(path: Path) -> bytes:
+def content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:

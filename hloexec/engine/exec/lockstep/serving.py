@@ -229,21 +229,21 @@ def _take_part(module: Module, arriving: Arriving, post: Post, comm: Comm, other
     topology = topology_of(module, options.replicas, options.partitions)
     shapes = plan_of(module, options, is_observed=content["is_watched"]).computation.parameter_shapes
     rows = [_values(shapes, [_leaf(arriving, entry) for entry in row]) for row in content["rows"]]
-    # An error of a run is rank 0's to raise, and so is what interrupts it.
-    with suppress(HloError, KeyboardInterrupt, _StoppedError):
-        if not content["is_watched"]:
-            outputs = Run(module, topology, (), options, comm).outputs(rows)
-            if statistics is not None:
-                gathered(comm, statistics.totals)
-            at_first(comm, outputs)
-            return
-        try:
-            run = Run(module, topology, [Blind()], options, others)
-            run.machine = partial(HandingMachine, _Outlet(post, content["run"]))
+    if content["is_watched"]:
+        run = Run(module, topology, [Blind()], options, others)
+        run.machine = partial(HandingMachine, _Outlet(post, content["run"]))
+        # Where this fails, rank 0 computes the rest, and says what is wrong.
+        with suppress(Exception, KeyboardInterrupt, _StoppedError):
             run.outputs(rows)
-        finally:
-            post.send(0, {"kind": "ended"})
-            wait_until(post.flush)
+        post.send(0, {"kind": "ended"})
+        wait_until(post.flush)
+        return
+    # An error is that of all ranks, and so is what interrupts one.
+    with suppress(HloError, KeyboardInterrupt):
+        outputs = Run(module, topology, (), options, comm).outputs(rows)
+        if statistics is not None:
+            gathered(comm, statistics.totals)
+        at_first(comm, outputs)
 
 
 def _leaf(arriving: Arriving, entry: Any) -> Any:
