@@ -76,6 +76,7 @@ def _compare_watched(module: Any, inputs: Any, options: dict[str, Any]) -> None:
         serving.serve(COMM)
         return
     own, expected = _Log(), _Log()
+    options = {name: value for name, value in options.items() if name != "observers"}
     driver = serving.Driver(COMM)
     try:
         with driven(driver):

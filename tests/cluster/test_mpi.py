@@ -113,12 +113,20 @@ def assert_spread(ranks: int, names: Sequence[str], **settings: str) -> None:
     options = ["-q", "-m", "not slow", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "tests.cluster.spreading"]
     code, output, errors = ended(started(ranks, [sys.executable, "-m", "pytest", *options, *files], **settings))
     assert code == 0, output + errors
-    found = re.search(rf"spread over {ranks} ranks: ([0-9]+) runs", output)
-    assert found is not None and int(found[1]) > 20, output
+    counts = re.search(rf"spread over {ranks} ranks: ([0-9]+) runs, [0-9]+ of them errors, ([0-9]+) watched", output)
+    assert counts is not None and int(counts[1]) > 20, output
+    assert int(counts[2]) == (int(counts[1]) if "HLOEXEC_WATCH" in settings else 0)
 
 
 def test_runs_on_three_ranks_have_the_bits_and_errors_of_one_process() -> None:
     assert_spread(3, QUICK, HLOEXEC_SHARE_ALL="1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_observers_are_shown_what_one_process_shows(ranks: int) -> None:
+    names = ("random_control_flow", "deadlocks", "collectives", "tokens_in_collectives", "divergence")
+    assert_spread(ranks, names, HLOEXEC_SHARE_ALL="1", HLOEXEC_WATCH="1")
 
 
 @pytest.mark.slow
