@@ -122,7 +122,8 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         relate_reshape(use, ours, theirs, reason)
         return
     use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
-    relate_reshape(use, *(_physical(use, axes, tile, alike, reason) for axes, tile in sides))
+    left_axes, right_axes = (_physical(use, axes, tile, alike, reason) for axes, tile in sides)
+    relate_reshape(use, left_axes, right_axes)
 
 
 def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, reason: str) -> list[int]:
