@@ -153,25 +153,26 @@ def check(
     case: Case,
     name: str,
     tail: list[Any],
-    operands: tuple[Any, ...] | None = None,
+    arrays: tuple[Any, ...] | None = None,
     auxiliary: str | None = None,
     **changes: Any,
 ) -> None:
     """Forward and backward through their calls, against f64."""
-    operands = operands or (case.q, case.k, case.v)
+    arrays = arrays or (case.q, case.k, case.v)
     auxiliary = auxiliary or sums_shape(case.q)
     attributes = ATTRIBUTES | {"scaling_factor": case.scale} | changes
     newer = "softmax_type" in changes
     bias = np.zeros(0, case.q.dtype) if case.bias is None else case.bias
     sink = np.zeros(0, np.float32) if case.sink is None else case.sink.reshape(1, -1, 1, 1)
-    head = [*operands, bias, *([sink] if newer else [])]
+    head = [*arrays, bias, *([sink] if newer else [])]
     seed = np.array([7, 9], np.uint32)
     out_shape = (*case.q.shape[:3], case.v.shape[3])
     cotangent = numbers(99, out_shape, name)
     wanted, sums, gradients = expected(case, cotangent)
     bound = bounds(case, sums, cotangent, name)
     results = [f"{name}[{','.join(map(str, out_shape))}]", auxiliary, "u32[2,4]", "u8[16]"]
-    output, left, state, workspace = run_call("te_fused_attn_forward_ffi", [*head, seed, *tail], results, attributes)
+    operands = [*head, *tail, seed] if len(tail) == 4 else [*head, seed, *tail]
+    output, left, state, workspace = run_call("te_fused_attn_forward_ffi", operands, results, attributes)
     within(output, wanted, name, bound["output"])
     assert state.reshape(-1).tolist() == [7, 9, 0, 0, 0, 0, 0, 0] and not workspace.any()
     if auxiliary.startswith("f32") and left.shape[-1] == 1 and left.shape[1] == sums.shape[1]:
@@ -222,6 +223,12 @@ def test_masks_and_windows_bound_the_keys_forward_and_backward(mask, name, left,
     case = Case(q, k, v, seen(mask, queries, keys, 5, 7, left, right))
     window = {"window_size_left": left, "window_size_right": right} if (left, right) != (-1, -1) else {}
     check(case, name, plain_tail(queries, keys), mask_type=MASKS[mask], **window)
+
+
+def test_versions_before_2_have_the_seed_behind_the_offsets():
+    queries, keys = [5, 3], [7, 2]
+    case = Case(*drawn("bf16"), seen("padding causal", queries, keys, 5, 7))
+    check(case, "bf16", plain_tail(queries, keys)[:4], mask_type=3)
 
 
 @pytest.mark.slow

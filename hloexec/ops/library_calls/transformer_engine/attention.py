@@ -15,8 +15,8 @@ from math import prod
 
 import numpy as np
 
-from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.dtypes import Kind, element_type_of
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
@@ -298,12 +298,30 @@ def _infer_sizes(operands: Sequence[Shape], config: AttentionConfig, count: int)
     return arrays, attention_sizes([array.dimensions for array in arrays], config)
 
 
+def _first_sums(shapes: Sequence[ArrayShape], config: AttentionConfig) -> int:
+    """The number of forward's operand of the running sums of query lengths: after the seed or, in versions 1.x, before
+    offsets and seed."""
+    place = 4 + config.has_softmax_offset
+    is_older = (
+        len(shapes) == place + 5
+        and shapes[-1].element_type.kind is Kind.UNSIGNED is not shapes[place].element_type.kind
+    )
+    return place if is_older else place + 1
+
+
+def _seed(first: int, config: AttentionConfig) -> int:
+    """The number of forward's operand that is the seed, by that of the running sums."""
+    place = 4 + config.has_softmax_offset
+    return place if first > place else place + 4
+
+
 @custom_call("te_fused_attn_forward_ffi", config=_config, is_reproducible=True)
 class FusedAttentionForward:
     """softmax(scale · q · kᵀ + bias, hidden keys left out) · v, computed in f32 and rounded once
 
     Operands: q, k, v by the layout, bias, softmax offset (where there is a `softmax_type`), seed, running sums of query
-    and key lengths, offsets of queries and keys, and four that only say how the lengths came about. Results: the output
+    and key lengths, offsets of queries and keys, and four that only say how the lengths came about; versions 1.x have
+    the seed after the offsets, and nothing more. Results: the output
     [batch..., s, heads, e]; log-sum-exps [batch..., heads, s, 1] in f32 (or probabilities [batch..., heads, s, t] where
     declared so); where there is a `return_max_logit`, an empty array; the state of the random numbers, seed and offset
     0; a workspace. What lies outside of a sequence gives 0, and −∞ as its log-sum-exp. Source: TransformerEngine,
@@ -313,7 +331,7 @@ class FusedAttentionForward:
     @staticmethod
     def relate(use: Relating) -> None:
         _relate_sequences(use, use.operands[3:])
-        _relate_lengths(use, 5 + use.config.has_softmax_offset)
+        _relate_lengths(use, _first_sums([operand.array for operand in use.operands], use.config))
         results, state = use.result.parts, 2 + use.config.has_largest
         _relate_output(use, results[0].axes)
         _relate_auxiliary(use, results[1].axes)
@@ -339,12 +357,18 @@ class FusedAttentionForward:
         return in_declared_form([ArrayShape(arrays[0].element_type, sizes.output)], shape)
 
     @staticmethod
-    def evaluate(*operands: Array, config: AttentionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+    def evaluate(
+        *operands: Array,
+        config: AttentionConfig,
+        shape: Shape,
+        operand_shapes: ArrayShapes,
+        numerics: NumericsPolicy,
+    ) -> CallResult:
         declared = result_shapes(shape, "the attention")
-        rest = list(operands[4:])
-        offset = rest.pop(0) if config.has_softmax_offset else None
-        seed, *lengths = rest
-        batch = Batch(operands, lengths[:4], config)
+        offset = operands[4] if config.has_softmax_offset else None
+        first = _first_sums(operand_shapes, config)
+        seed = operands[_seed(first, config)]
+        batch = Batch(operands, operands[first : first + 4], config)
         sizes = batch.sizes
         output = np.zeros(
             (prod(sizes.batch) * sizes.queries, sizes.heads, sizes.value_depth), declared[0].element_type.storage
