@@ -378,6 +378,8 @@ class Scatter:
         batch = [updates[number] for number in _batch_axes(attributes, len(updates))]
         attributes.relate_starts(use, operands[0], count, batch)
         use.sums_over(batch)
+        for number, result in enumerate(use.result.parts):
+            use.same_units((use.operands[number], use.operands[count + 1 + number], result))
 
     @staticmethod
     def unspecified(instruction: Instruction, module: Module) -> str | None:

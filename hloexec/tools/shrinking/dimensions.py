@@ -18,6 +18,7 @@ import numpy as np
 
 from hloexec.analysis.calls import CallKind, call_of, calls_of
 from hloexec.analysis.trip_counts import constant_number, loop_step
+from hloexec.core.dtypes import Kind
 from hloexec.core.ir import (
     ArrayShape,
     Computation,
@@ -218,6 +219,7 @@ def _relate(
     elif entry.relate is not None:
         entry.relate(use)
         _relate_units(use, instruction)
+        _relate_counts(computation, instruction, use)
     elif entry.role is Role.CUSTOM_CALL:
         _relate_call(computation, instruction, use, values)
     elif entry.role is Role.CONSTANT:
@@ -263,6 +265,40 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
         if number is not None:
             key = instruction.opcode, number
             use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
+
+
+def _relate_counts(computation: Computation, instruction: Instruction, use: Relating) -> None:
+    """A sum of zeros and ones over a dimension is a position along it: a length, or how many elements a group has."""
+    over = [axis for axis in use.relations.summed.get(use.where, ()) if use.size(axis) > 1]
+    if len(over) == 1 and use.result.leaves and use.result.array.element_type.is_integral:
+        operands = computation.operands_of(instruction)
+        summed = operands[-1] if len(operands) > 2 else operands[0]
+        if _is_zero_or_one(computation, summed):
+            use.relations.add_position(use.result.unit, (over[0],))
+
+
+_MOST_MOVES = 20
+
+
+def _is_zero_or_one(computation: Computation, instruction: Instruction) -> bool:
+    """Whether an array of integers is made of preds, or of constants that are 0 or 1, by moving and choosing."""
+    for _ in range(_MOST_MOVES):
+        operands = computation.operands_of(instruction)
+        if role_of(instruction) is Role.CONSTANT:
+            held = instruction.attributes.literal.held
+            return isinstance(held, np.ndarray) and held.dtype.kind in "iu" and bool(((held == 0) | (held == 1)).all())
+        if not isinstance(instruction.shape, ArrayShape) or not operands:
+            return False
+        shape = operands[0].shape
+        if traits_of(instruction).converts and isinstance(shape, ArrayShape) and shape.element_type.kind is Kind.PRED:
+            return True
+        moved = traits_of(instruction).moved_operands(len(operands))
+        if not moved:
+            return False
+        if len(moved) > 1:
+            return all(_is_zero_or_one(computation, operands[number]) for number in moved)
+        instruction = operands[moved[0]]
+    return False
 
 
 def _signature(module: Module, name: str, dimensions: Dimensions) -> tuple[tuple[Value, ...], Value]:
