@@ -397,6 +397,22 @@ def _choices(use: Use, number: int, other: Bounds) -> int | None:
     return 1 if (_MIRRORED[direction] if number else direction, other.low) in _ABOVE_ZERO else None
 
 
+def compared_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
+    """Whether each element of x is in a relation to that of y that their bounds decide."""
+    direction = use.attributes.direction
+    if direction in ("LE", "GT"):
+        x, y = y, x
+        direction = _MIRRORED[direction]
+    if direction in ("LT", "GE"):
+        is_true, is_false = (
+            (x.high < y.low, x.low >= y.high) if direction == "LT" else (x.low >= y.high, x.high < y.low)
+        )
+    else:
+        is_apart, is_one = x.high < y.low or x.low > y.high, x.low == x.high == y.low == y.high
+        is_true, is_false = (is_one, is_apart) if direction == "EQ" else (is_apart, is_one)
+    return Bounds(1, 1) if is_true else Bounds(0, 0) if is_false else Bounds(0, 1)
+
+
 def compare_demands(use: Use) -> Demanded:
     """Integers compared with an iota lie in its range; what decides over a loop keeps it short. Other integers that are
     compared with small constants, or for equality with any, are as few unlike ones as the comparison tells apart."""

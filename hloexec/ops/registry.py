@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -32,7 +32,7 @@ from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops import LIBRARIES, MODULES
 from hloexec.ops.attributes import attribute_fields, computation_names
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.relations import RelateRule, ResizeRule, pointwise
+from hloexec.ops.relations import RelateRule, Requirement, ResizeRule, pointwise
 from hloexec.ops.traits import NO_TRAITS, TRAITS, Rounding, RowForm, Summation, Traits, traits_with_rules
 
 ANY: None = None
@@ -229,6 +229,11 @@ class Entry:
     """How the dimensions of operands and result depend on one another; None where that is a matter of its role."""
     resize: ResizeRule | None = None
     """The attributes for other sizes, or the `backend_config` of a library call; None where neither depends on them."""
+    requires: Rule[Iterable[Requirement]] | None = None
+    """From `attributes`, `operand_shapes`, `shape` and `config`, what integers in operands have to be, as far as sizes
+    bound them."""
+    clamps: bool = False
+    """Whether integers that are not as `requires` says are taken for the nearest that are."""
     order: Rule[tuple[int, Array]] | None = None
     """Of what sorts operands along a dimension, or chooses of them: from the operands' arrays (and `attributes` and
     `computations`) that dimension, and from which place along it each element of the result comes. Leaf k of the result
@@ -403,7 +408,7 @@ USER_CALLS: dict[str, Entry] = {}
 """Those of users (`library_calls.user_calls`)."""
 
 _FUNCTIONS = "relate resize supports window config forwards invokes".split()
-_RULES = "infer unstated well_formed evaluate exchange memory_order summed order slices".split()
+_RULES = "infer unstated well_formed evaluate exchange memory_order summed requires order slices".split()
 """Static methods of an entry's class, the second as `Rule`."""
 
 

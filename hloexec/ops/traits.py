@@ -180,6 +180,21 @@ where they do not say."""
 UnspecifiedRule: TypeAlias = Callable[[Instruction, Module], str | None]
 """From an instruction and its module, why its result depends on more than its operands, as what is said of it; None
 where it does not."""
+
+
+@frozen
+class Additions:
+    """An element of the result is one of the operands `base`, and at most `terms` of the operands `added` added to
+    it; what other operands hold decides which."""
+
+    base: tuple[int, ...]
+    added: tuple[int, ...] = ()
+    terms: int = 0
+
+
+AdditionsRule: TypeAlias = Callable[[Instruction, Module, Sequence[ArrayShape]], Additions | None]
+"""From an instruction, its module and the shapes of its operands, what its result is a sum of."""
+
 OpenElementsRule: TypeAlias = Callable[[Instruction, Sequence[Array]], Array | None]
 """From an instruction and its operands, which elements of an array of its result do; None where all may."""
 
@@ -220,6 +235,8 @@ class Traits:
     """Whether the called computation is a part of the instruction, and its values have no place of their own."""
     bounds: BoundsRule | None = None
     """Between which bounds the elements of an array lie that is computed, not moved."""
+    decides: BoundsRule | None = None
+    """The bounds of a result that is a pred, where those of integers decide it."""
     demands: DemandRule | None = None
     """In which bounds elements of operands must lie, and how large they should be."""
     demands_for: BackwardRule | None = None
@@ -235,6 +252,8 @@ class Traits:
     contraction: ContractionRule | None = None
     sums: Sums | None = None
     """What it adds up for one element of its result."""
+    additions: AdditionsRule | None = None
+    """Of which elements of operands integers of its result are sums."""
     keeps_relative_errors: bool = False
     """Whether relative errors of operands are amplified by at most a constant factor in the result."""
     only_compared: tuple[int, ...] = ()

@@ -74,3 +74,19 @@ def test_what_is_counted_is_as_long_as_what_it_counts() -> None:
     q, *_, segments = (shape.dimensions for shape in shrinkage.module.entry.parameter_shapes)  # type: ignore[union-attr]
     assert q[:2] == segments and q[1] < 128
     run(shrinkage)
+    assert not shrinkage.fitted  # proven
+
+
+DRAWN = """  lengths = s32[2] parameter(3)
+"""
+OF_CONSTANTS = """  numbers = s32[3] constant({0, 2048, 2600})
+  found = s32[3] copy(numbers)
+"""
+
+
+def test_lengths_that_are_inputs_are_cut_off() -> None:
+    shrinkage = hloexec.shrink(attention(DRAWN + SCATTERED), max_bytes="200K")
+    ((_, _, size, _), *_) = (shape.dimensions for shape in shrinkage.module.entry.parameter_shapes)  # type: ignore[union-attr]
+    (first, second) = shrinkage.fitted
+    print(hloexec.format(shrinkage.module), first, second)
+    run(shrinkage)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hloexec.core.ir import Shape, TupleShape, flat_shapes
+from hloexec.core.ir import ArrayShapes, Shape, TupleShape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError, UnsupportedError
@@ -34,7 +34,7 @@ from hloexec.ops.collective.groups import (
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import Demand, Demanded, Use, always
 from hloexec.ops.registry import Role, opcode
-from hloexec.ops.relations import Relating, leafwise
+from hloexec.ops.relations import Relating, Requirement, Starts, Within, leafwise
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
 from hloexec.ops.traits import Route
 
@@ -168,6 +168,15 @@ class RaggedAllToAll:
         yield 3, Demand(0, most)
         yield 4, Demand(0, rows[1] - largest)
         yield 5, Demand(0, most)
+
+    @staticmethod
+    def requires(*, operand_shapes: ArrayShapes) -> Iterator[Requirement]:
+        """Each part lies in what it is read from and in what it is written to."""
+        source, target = (shape.dimensions[0] for shape in operand_shapes[:2])
+        count = operand_shapes[3].element_count
+        yield Within(3, 0, min(source, target))
+        for starts, room in ((2, source), (4, target)):
+            yield Starts(starts, 3, are_sums=False, count=count, room=room, may_be_empty=False)
 
     @staticmethod
     def relate(use: Relating) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type, element_type_of
-from hloexec.core.ir import ArrayShape, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Shape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.ops.attributes import attribute, operand_precision
@@ -27,7 +27,7 @@ from hloexec.ops.contraction.dot import (
 )
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import opcode
-from hloexec.ops.relations import Relating
+from hloexec.ops.relations import GroupSizes, Relating, Requirement
 from hloexec.ops.traits import Probe, Sums
 
 
@@ -114,7 +114,7 @@ class RaggedDotAttributes(ContractionAttributes):
     operand_precision: tuple[str, ...] = operand_precision()
 
 
-@opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes, flushes_denormals=True)
+@opcode("ragged-dot", operands=3, attributes=RaggedDotAttributes, flushes_denormals=True, clamps=True)
 class RaggedDot:
     """A dot whose ragged dimension of lhs consists of groups, `group_sizes[g]` long, one after the other.
 
@@ -133,6 +133,10 @@ class RaggedDot:
     )
 
     contraction = Dot.contraction
+
+    @staticmethod
+    def requires(*, attributes: RaggedDotAttributes, operand_shapes: ArrayShapes) -> Iterator[Requirement]:
+        yield GroupSizes(2, operand_shapes[0].dimensions[attributes.lhs_ragged_dims[0]])
 
     @staticmethod
     def relate(use: Relating) -> None:

@@ -46,12 +46,12 @@ from hloexec.ops.intervals import Demand, Demanded, Use
 from hloexec.ops.movement.dynamic_shapes import common_extent, completed, part
 from hloexec.ops.policies.exact.sums import add_by_key
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
-from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, UFUNCS, recognise_components, takes_any_order
+from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, UFUNCS, recognise, recognise_components, takes_any_order
 from hloexec.ops.registry import ANY, Callee, Callees, Programs, ProgramShape, opcode
 from hloexec.ops.relations import Relating, relate_window_of
 from hloexec.ops.resources import in_blocks
 from hloexec.ops.signatures import called
-from hloexec.ops.traits import REDUCER, Probe, Rounding, Summation, Sums
+from hloexec.ops.traits import REDUCER, Additions, Probe, Rounding, Summation, Sums
 
 Combining = Callable[[Sequence[Array], Array, Sequence[Array]], None]
 """`targets[keys] = combiner(targets[keys], pieces)`, one piece after the other, in place."""
@@ -380,6 +380,16 @@ class Scatter:
         use.sums_over(batch)
         for number, result in enumerate(use.result.parts):
             use.same_units((use.operands[number], use.operands[count + 1 + number], result))
+
+    @staticmethod
+    def additions(instruction: Instruction, module: Module, operands: Sequence[ArrayShape]) -> Additions | None:
+        """A sum of what is there with as many updates as there are at most in one place, or one of these alone."""
+        name = recognise(module.by_name[instruction.attributes.to_apply]) if len(operands) == 3 else None
+        if name == "second":
+            return Additions(base=(0, 2))
+        batch = _batch_axes(instruction.attributes, operands[-1].rank)
+        terms = prod(operands[-1].dimensions[number] for number in batch)
+        return Additions(base=(0,), added=(2,), terms=terms) if name == "add" else None
 
     @staticmethod
     def unspecified(instruction: Instruction, module: Module) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind
-from hloexec.core.ir import ArrayShape, ArrayShapes, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Module, Shape, TupleShape, parts_of
 from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Arrays, Dimensions
@@ -50,7 +50,7 @@ from hloexec.ops.registry import ANY, Callee, Callees, Programs, ProgramShape, o
 from hloexec.ops.relations import Relating
 from hloexec.ops.resources import in_blocks
 from hloexec.ops.signatures import as_parameters, called, require_reducer, same_type
-from hloexec.ops.traits import REDUCER, Probe, Rounding, Summation, Sums
+from hloexec.ops.traits import REDUCER, Additions, Probe, Rounding, Summation, Sums
 
 
 def reducer_types(
@@ -134,6 +134,12 @@ def reduced(
 def only_reducer(use: Use) -> str | None:
     """The opcode that the computation of a reduction of one operand amounts to."""
     return recognise(use.module.by_name[use.attributes.to_apply]) if len(use.shapes) == 2 else None
+
+
+def reduced_additions(instruction: Instruction, module: Module, operands: int, terms: int) -> Additions | None:
+    """What a reduction of one operand adds up, so many terms to its initial value; None where it is no sum."""
+    is_sum = operands == 2 and recognise(module.by_name[instruction.attributes.to_apply]) == "add"
+    return Additions(base=(1,), added=(0,), terms=terms) if is_sum else None
 
 
 def reduced_demands(use: Use, demand: Demand) -> Demanded:
@@ -327,6 +333,11 @@ class Reduce:
         return Bounds(0, INFINITY) if is_positive else UNKNOWN
 
     demands_for = reduced_demands
+
+    @staticmethod
+    def additions(instruction: Instruction, module: Module, operands: Sequence[ArrayShape]) -> Additions | None:
+        terms = prod(operands[0].dimensions[dimension] for dimension in instruction.attributes.dimensions)
+        return reduced_additions(instruction, module, len(operands), terms)
 
     @staticmethod
     def relate(use: Relating) -> None:

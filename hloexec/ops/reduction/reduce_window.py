@@ -26,7 +26,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import DType, ElementType, element_type, element_type_of, part_type
-from hloexec.core.ir import Shape, Window, WindowDimension
+from hloexec.core.ir import ArrayShape, Instruction, Module, Shape, Window, WindowDimension
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.ops.attributes import Grammar, attribute
@@ -37,6 +37,7 @@ from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.reduction.reduce import (
     element_types,
     reduced,
+    reduced_additions,
     reduced_demands,
     reducer_types,
     result_shape,
@@ -48,7 +49,7 @@ from hloexec.ops.relations import Relating, Resizing, relate_window, resized_win
 from hloexec.ops.relations.parts import output_size, part_of_windows, require_window, taps, visits
 from hloexec.ops.resources import empty, for_each
 from hloexec.ops.signatures import called
-from hloexec.ops.traits import REDUCER, Probe, Rounding, Summation, Sums
+from hloexec.ops.traits import REDUCER, Additions, Probe, Rounding, Summation, Sums
 
 Combination: TypeAlias = Callable[..., object]
 """`combination(x, y, out=out)` fills `out`, which may be `x`; NumPy's function where there is one."""
@@ -441,6 +442,11 @@ class ReduceWindow:
     probe = Probe("T[2] reduce-window(a0, a1), window={size=1}, to_apply=c", ("T[2]", "T[]"), REDUCER)
 
     demands_for = reduced_demands
+
+    @staticmethod
+    def additions(instruction: Instruction, module: Module, operands: Sequence[ArrayShape]) -> Additions | None:
+        terms = prod(dimension.size for dimension in instruction.attributes.window.dimensions)
+        return reduced_additions(instruction, module, len(operands), terms)
 
     @staticmethod
     def unstated(*operands: Shape) -> None:

@@ -6,6 +6,7 @@ is the product of others; a dimension has at least a certain size, or divides ce
 stay as it is, for a reason. `resize` rules then fit attributes to the new sizes.
 """
 
+from hloexec.ops.relations.contents import GroupSizes, Requirement, RunningSums, Starts, Within
 from hloexec.ops.relations.parts import (
     relate_bytes,
     relate_concatenation,
@@ -37,15 +38,20 @@ from hloexec.ops.relations.rules import (
 __all__ = [
     "Axes",
     "Equation",
+    "GroupSizes",
     "Place",
     "Position",
     "Product",
     "RelateRule",
     "Relating",
     "Relations",
+    "Requirement",
     "ResizeRule",
     "Resizing",
+    "RunningSums",
+    "Starts",
     "Value",
+    "Within",
     "leafwise",
     "pointwise",
     "relate_bytes",

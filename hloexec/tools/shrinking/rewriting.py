@@ -32,6 +32,7 @@ from hloexec.ops.relations import Place, Resizing, Value
 from hloexec.ops.traits import Index
 from hloexec.tools.shrinking.devices.arrangements import AxisChange
 from hloexec.tools.shrinking.dimensions import Dimensions, resized_literal
+from hloexec.tools.shrinking.fitting import FittedOperand
 from hloexec.tools.shrinking.grouping import Groups
 from hloexec.tools.shrinking.positions import ConstantChange
 from hloexec.tools.summary import run_counts
@@ -254,6 +255,8 @@ class Shrinkage(Described):
     """The sizes of dimensions that stay, and why."""
     constants: tuple[ConstantChange, ...]
     """Constants that may encode a size; those that are not certain were guessed, or left as they are."""
+    fitted: tuple[FittedOperand, ...]
+    """Operands whose integers are made to fit the sizes, as nothing proves that they do."""
     is_proven: bool
     """Whether the sizes are the best for their bound; else the search for better ones was ended at its limit."""
     devices: int

@@ -29,6 +29,7 @@ from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.arrangements import FewerDevices, fewer_devices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.tools.shrinking.factors import factors_for
+from hloexec.tools.shrinking.fitting import fitted
 from hloexec.tools.shrinking.forecast import Forecast
 from hloexec.tools.shrinking.grouping import Group, Groups, groups_of
 from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
@@ -282,11 +283,13 @@ class _Work:
             assert limit is not None
             candidate = self._largest_that_fits(solver, limit)
         draft = candidate.draft
+        module, operands = fitted(self.module, candidate.module)
         return Shrinkage(
-            module=candidate.module,
+            module=module,
             changes=size_changes(self.module, self.dimensions, self.groups, draft.sizes),
             kept=kept_sizes(self.module, self.dimensions, self.groups),
             constants=tuple(candidate.constants),
+            fitted=operands,
             is_proven=draft.sizing.is_proven,
             devices=self.workload.devices,
             devices_before=self.devices,

@@ -32,7 +32,7 @@ from hloexec.ops.library_calls.configs import (
 )
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
-from hloexec.ops.relations import Axes, Relating, Resizing, Value
+from hloexec.ops.relations import Axes, Relating, Requirement, Resizing, RunningSums, Starts, Value
 
 _LAYOUTS = {5: "BS3HD", 7: "BSHD_BS2HD", 9: "BSHD_BSHD_BSHD", 10: "T3HD", 12: "THD_T2HD", 14: "THD_THD_THD"}
 _MASKS = {
@@ -338,6 +338,10 @@ class FusedAttentionForward:
         use.keep(results[state].axes, _STATE)
 
     @staticmethod
+    def requires(*, operand_shapes: ArrayShapes, config: AttentionConfig) -> Iterator[Requirement]:
+        return _required_lengths(operand_shapes, config, _first_sums(operand_shapes, config))
+
+    @staticmethod
     def resize(change: Resizing) -> str | None:
         """The config with the sizes that it repeats."""
         config = change.backend_config
@@ -417,6 +421,10 @@ class FusedAttentionBackward:
             _relate_output(use, value.axes)
         for operand, result in zip(use.operands[:count], use.result.parts, strict=False):
             use.same(operand.axes, result.axes)
+
+    @staticmethod
+    def requires(*, operand_shapes: ArrayShapes, config: AttentionConfig) -> Iterator[Requirement]:
+        return _required_lengths(operand_shapes, config, 8 + config.has_softmax_offset)
 
     resize = staticmethod(FusedAttentionForward.resize)
 
@@ -519,6 +527,19 @@ def _relate_lengths(use: Relating, first: int) -> None:
     if use.config.has_plain_sequences:
         for number in range(2):
             use.positions(first + number, use.operands[number].axes[-3:-2])
+
+
+def _required_lengths(shapes: ArrayShapes, config: AttentionConfig, first: int) -> Iterator[Requirement]:
+    """What the running sums of lengths have to be, from the operand of this number on, and the offsets after these."""
+    if not (config.is_ragged or config.has_padding):
+        return
+    sizes = attention_sizes([shape.dimensions for shape in shapes[:3]], config)
+    rows = prod(sizes.batch)
+    count = rows * (max(config.segments, 1) if config.is_ragged else 1)
+    for number, size in enumerate((sizes.queries, sizes.keys), first):
+        yield RunningSums(number, count, size)
+        if config.is_ragged:
+            yield Starts(number + 2, number, are_sums=True, count=count, room=rows * size)
 
 
 def _relate_output(use: Relating, axes: Axes) -> None:
