@@ -7,7 +7,7 @@ through scatters, slices and selections whose places are constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, inf, isnan
 from typing import Any, TypeAlias
 
@@ -17,16 +17,19 @@ import numpy as np
 from hloexec.analysis.dataflow import Fact, ForwardAnalysis
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
+from hloexec.core.ir.editing import change_entry
 from hloexec.core.structs import define, frozen
-from hloexec.core.values import Array
+from hloexec.core.values import Array, Inputs, Value
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.options import Options
+from hloexec.engine.plan.schedule import callees_first
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.attributes import computation_names
+from hloexec.ops.control.flow import make_parameter
 from hloexec.ops.intervals import UNBOUNDED, UNKNOWN, Bounds, Use
+from hloexec.ops.reduction.reducers import recognise
 from hloexec.ops.registry import Role, entry_of, exchanges, find_opcode, traits_of
 from hloexec.ops.relations import GroupSizes, Place, Requirement, RunningSums, Starts, Within
-from hloexec.tools.extraction.running import Slice, slice_module
 
 _MOST_UNKNOWNS = 64
 """Elements of an array of which each is an unknown."""
@@ -34,6 +37,8 @@ _MOST_CONSTANTS = 4096
 """Elements of an array that is computed from constants."""
 _LARGEST = 2.0**52
 """Beyond it bounds are not exact, and tell nothing."""
+
+_Run: TypeAlias = Callable[[Inputs], list[Value]]
 
 Ends: TypeAlias = tuple[Array, Array]
 """The lowest and the highest number that each element may be."""
@@ -124,6 +129,7 @@ class Ranges(ForwardAnalysis[Numbers]):
     constants: dict[tuple[Place, int], Array] = attrs.field(factory=dict)
     """By instruction and operand, what these hold that is read by a requirement and known."""
     _kernels: dict[Place, Any] = attrs.field(factory=dict)
+    _runs: dict[object, _Run] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, module: Module) -> Ranges:
@@ -329,9 +335,9 @@ class Ranges(ForwardAnalysis[Numbers]):
 
     def _result(self, instruction: Instruction, arrays: Sequence[Array], place: Place) -> Any:
         """What an instruction gives; None where it takes more than its operands to say so."""
-        if place not in self._kernels:
-            self._kernels[place] = self._kernel(instruction, place)
-        kernel = self._kernels[place]
+        kernel = self._kernels.get(place)
+        if kernel is None and place not in self._kernels:
+            kernel = self._kernels[place] = self._kernel(instruction, place)
         try:
             return None if kernel is None else kernel(arrays)
         except (EvaluationError, UnsupportedError):
@@ -353,14 +359,30 @@ class Ranges(ForwardAnalysis[Numbers]):
                     return evaluate(*map(_cast, arrays, types), **known)
 
             return direct
-        names = tuple(dict.fromkeys(instruction.operands))
-        alone = slice_module(self.module, Slice(computation, instruction.name, (instruction.name,), names))
-        outputs = repeated_run(attrs.evolve(alone, replica_count=1, num_partitions=1), _PLAIN)
+        outputs = self._alone(instruction, shapes)
+        return lambda arrays: outputs([list(map(_cast, arrays, types))])[0]
 
-        def run(arrays: Sequence[Array]) -> Any:
-            by_name = dict(zip(instruction.operands, map(_cast, arrays, types), strict=True))
-            return outputs([[by_name[name] for name in names]])[0]
-
+    def _alone(self, instruction: Instruction, shapes: Sequence[Shape]) -> _Run:
+        """A run of the module that is one instruction with the computations that it calls; one run for all that add up
+        or choose in the same way."""
+        called = [self.module.by_name[name] for name in computation_names(instruction.attributes)]
+        kinds = [recognise(computation) for computation in called]
+        key = None
+        if len(kinds) == 1 and kinds[0] is not None and hasattr(instruction.attributes, "to_apply"):
+            attributes = attrs.evolve(instruction.attributes, to_apply=kinds[0])
+            key = instruction.opcode, attributes, instruction.shape, tuple(shapes)
+            if key in self._runs:
+                return self._runs[key]
+        parameters = [make_parameter(f"operand.{number}", shape, number) for number, shape in enumerate(shapes)]
+        operands = tuple(parameter.name for parameter in parameters)
+        alone = attrs.evolve(instruction, name="result", operands=operands, control_predecessors=(), span=None)
+        entry = Computation(name="alone", instructions=(*parameters, alone), root_name=alone.name)
+        below = {one.name: one for computation in called for one in callees_first(self.module, computation)}
+        computations = (*below.values(), entry)
+        module = change_entry(attrs.evolve(self.module, computations=computations, source=None), entry.name)
+        run = repeated_run(attrs.evolve(module, replica_count=1, num_partitions=1), _PLAIN)
+        if key is not None:
+            self._runs[key] = run
         return run
 
     def _check(
