@@ -235,8 +235,8 @@ class Traits:
     """Whether the called computation is a part of the instruction, and its values have no place of their own."""
     bounds: BoundsRule | None = None
     """Between which bounds the elements of an array lie that is computed, not moved."""
-    decides: BoundsRule | None = None
-    """The bounds of a result that is a pred, where those of integers decide it."""
+    integer_bounds: BoundsRule | None = None
+    """As `bounds`, where integers tell more; inputs are not chosen by it."""
     demands: DemandRule | None = None
     """In which bounds elements of operands must lie, and how large they should be."""
     demands_for: BackwardRule | None = None

@@ -90,3 +90,91 @@ def test_lengths_that_are_inputs_are_cut_off() -> None:
     (first, second) = shrinkage.fitted
     print(hloexec.format(shrinkage.module), first, second)
     run(shrinkage)
+
+
+def first_sums(shrinkage: hloexec.Shrinkage) -> list[int]:
+    """What the attention reads as the running sums of its queries' lengths."""
+    module = shrinkage.module
+    seen: dict[str, Any] = {}
+
+    class Watch:
+        def on_instruction(self, event: Any) -> None:
+            seen[event.name] = event.value
+
+    hloexec.run(module, *hloexec.random_inputs(module), observers=[Watch()])
+    return seen[module.entry.by_name["c"].operands[4]].tolist()
+
+
+def test_constants_shrink_in_proportion() -> None:
+    shrinkage = hloexec.shrink(attention(OF_CONSTANTS), dims={2048: 64}, keep=[8])
+    assert [fitted.is_constant for fitted in shrinkage.fitted] == [True, True]
+    assert first_sums(shrinkage) == [0, 64, 81]
+    run(shrinkage)
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    shrinkage = hloexec.shrink(attention(DRAWN + SCATTERED), dims={2048: 64})
+    plain = hloexec.shrink(attention(COUNTED + SCATTERED), dims={2048: 64})
+    q, k, v, _ = hloexec.random_inputs(shrinkage.module)
+    segments = np.zeros((2, 64), np.int32)
+    segments[0, :64] = segments[1, :17] = 1
+    for lengths in (np.array([64, 17], np.int32), np.array([90, 17], np.int32)):
+        cut_off = run(shrinkage, q, k, v, lengths)
+        np.testing.assert_array_equal(cut_off, run(plain, q, k, v, segments))
+
+
+PACKED = """  found = s32[9] parameter(3)
+  starts = s32[9] parameter(4)
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_packed_sequences_lie_within_their_rows(seed: int) -> None:
+    large = attention(PACKED, layout=14, segments=4)
+    shrinkage = hloexec.shrink(large, max_bytes="200K")
+    assert {fitted.operand for fitted in shrinkage.fitted} == {4, 5, 6, 7}
+    assert shrinkage.module.entry.parameter_shapes[0].dimensions[1] < 128  # type: ignore[union-attr]
+    run(shrinkage, seed=seed)
+    q, k, v, *_ = hloexec.random_inputs(shrinkage.module)
+    wild = np.random.default_rng(seed).integers(-(2**31), 2**31, (2, 9)).astype(np.int32)
+    run(shrinkage, q, k, v, *wild)
+
+
+def test_parts_that_devices_send_one_another_lie_within_what_they_have() -> None:
+    large = hloexec.parse("""HloModule m, num_partitions=2
+
+ENTRY main {
+  x = f32[64,4096] parameter(0)
+  y = f32[64,4096] parameter(1)
+  from = s32[2] parameter(2)
+  sizes = s32[2] parameter(3)
+  to = s32[2] parameter(4)
+  ROOT r = f32[64,4096] ragged-all-to-all(x, y, from, sizes, to, sizes), replica_groups={{0,1}}, channel_id=1
+}
+""")
+    shrinkage = hloexec.shrink(large, max_bytes="20K")
+    assert_valid(shrinkage.module)
+    assert {fitted.operand for fitted in shrinkage.fitted} == {2, 3, 4}
+    inputs = [hloexec.random_inputs(shrinkage.module, seed=seed) for seed in range(2)]
+    hloexec.run_devices(shrinkage.module, inputs)
+    for seed in range(3):
+        wild = np.random.default_rng(seed).integers(-(2**31), 2**31, (2, 3, 2)).astype(np.int32)
+        hloexec.run_devices(shrinkage.module, [(*own[:2], *more) for own, more in zip(inputs, wild, strict=True)])
+
+
+def test_sizes_of_groups_that_are_constants_shrink_with_the_rows() -> None:
+    large = hloexec.parse("""HloModule m
+
+ENTRY main {
+  x = f32[2048,512] parameter(0)
+  w = f32[4,512,256] parameter(1)
+  sizes = s32[4] constant({1000, 24, 600, 424})
+  ROOT r = f32[2048,256] ragged-dot(x, w, sizes), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}
+}
+""")
+    shrinkage = hloexec.shrink(large, dims={2048: 64}, keep=[4])
+    assert_valid(shrinkage.module)
+    (fitted,) = shrinkage.fitted
+    assert fitted.is_constant and fitted.operation == "ragged-dot"
+    constant = shrinkage.module.entry.by_name[shrinkage.module.entry.root.operands[2]]
+    assert constant.attributes.literal.value.tolist() == [31, 1, 18, 14]

@@ -477,7 +477,7 @@ elementwise(
     infer=_infer_compare,
     chosen=lambda attributes, _: None if attributes.type == "TOTALORDER" else DIRECTIONS[attributes.direction],
     bounds=always(0, 1),
-    decides=intervals.compared_bounds,
+    integer_bounds=intervals.compared_bounds,
     demands=intervals.compare_demands,
     same_unit=True,
     probe=Probe("pred[2] compare(a0, a1), direction=EQ", ("T[2]", "T[2]")),

@@ -335,6 +335,15 @@ class Reduce:
     demands_for = reduced_demands
 
     @staticmethod
+    def integer_bounds(use: Use, *operands: Bounds) -> Bounds:
+        """The largest of some elements is as large as the least of all at least."""
+        kind, (operand, initial) = only_reducer(use), (operands[0], operands[-1])
+        if len(operands) != 2 or kind not in ("maximum", "minimum") or use.shapes[0].element_count == 0:
+            return UNKNOWN
+        choose = max if kind == "maximum" else min
+        return Bounds(choose(operand.low, initial.low), choose(operand.high, initial.high))
+
+    @staticmethod
     def additions(instruction: Instruction, module: Module, operands: Sequence[ArrayShape]) -> Additions | None:
         terms = prod(operands[0].dimensions[dimension] for dimension in instruction.attributes.dimensions)
         return reduced_additions(instruction, module, len(operands), terms)

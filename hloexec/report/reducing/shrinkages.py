@@ -11,7 +11,7 @@ from rich.text import Text
 from hloexec.core.wording import byte_text, count_text, plural, truncated
 from hloexec.report.layout import Parts, listed
 from hloexec.report.units import flop_text
-from hloexec.tools.shrinking import ConstantChange, KeptSize, Shrinkage, SizeChange
+from hloexec.tools.shrinking import ConstantChange, FittedOperand, KeptSize, Shrinkage, SizeChange
 
 _LONGEST = 60
 
@@ -24,6 +24,8 @@ def shrinkage_view(shrinkage: Shrinkage, output: str | None, top: int) -> Render
         parts.append(_kept(shrinkage.kept, top))
     if shrinkage.constants:
         parts.append(_constants(shrinkage.constants, top))
+    if shrinkage.fitted:
+        parts.append(_fitted(shrinkage.fitted, top))
     return Group(*parts)
 
 
@@ -88,6 +90,23 @@ def _constants(constants: Sequence[ConstantChange], top: int) -> RenderableType:
     ]
     title, figures = "constants that encode a size", ("number", "becomes", "along size", "times")
     return listed(title, "", rows, "", "for example", figures=figures, top=top)
+
+
+def _fitted(operands: Sequence[FittedOperand], top: int) -> RenderableType:
+    counts = Counter((each.operation, each.operand, each.requirement, each.is_constant) for each in operands)
+    firsts = {(each.operation, each.operand, each.requirement, each.is_constant): each for each in reversed(operands)}
+    rows = [
+        (
+            "smaller constants" if each.is_constant else "cut off in each run",
+            each.requirement,
+            f"operand {each.operand} of {truncated(each.operation, _LONGEST)}",
+            f"%{each.instruction}",
+            count_text(counts[key]),
+        )
+        for key, each in sorted(firsts.items())
+    ]
+    title = "integers that are made to fit the sizes"
+    return listed(title, "", rows, "", "what they are", "of", "for example", figures=("times",), top=top)
 
 
 def _remark(change: ConstantChange) -> str:

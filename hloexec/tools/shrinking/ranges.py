@@ -257,9 +257,10 @@ class Ranges(ForwardAnalysis[Numbers]):
             ),
             self.module,
         )
-        for rule in (traits.decides, traits.bounds):
-            if rule is not None:
-                return rule(use, *use.bounds)
+        for rule in (traits.integer_bounds, traits.bounds):
+            bounds = UNKNOWN if rule is None else rule(use, *use.bounds)
+            if not isnan(bounds.low):
+                return bounds
         moved = traits.moved_operands(len(operands))
         if not moved or any(shapes[number].element_type != use.shape.element_type for number in moved):
             return UNKNOWN

@@ -316,14 +316,17 @@ def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Lo
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     """The snapshot with a smaller module, which its values do not fit; standard error says so."""
-    from hloexec.core.wording import byte_text
+    from hloexec.core.wording import byte_text, counted
     from hloexec.tools.shrinking import shrink
 
     shrinkage = shrink(snapshot.module, max_bytes=max_bytes)
     if not shrinkage.changes:
         return snapshot
     before, after = byte_text(shrinkage.argument_bytes_before), byte_text(shrinkage.argument_bytes)
-    click.echo(f"shrunken: inputs take {after} instead of {before} (hloexec shrink --report says how)", err=True)
+    fitted = f", {counted(len(shrinkage.fitted), 'operand')} made to fit" if shrinkage.fitted else ""
+    click.echo(
+        f"shrunken: inputs take {after} instead of {before}{fitted} (hloexec shrink --report says how)", err=True
+    )
     return attrs.evolve(snapshot, module=shrinkage.module, inputs_per_device=(), result=None)
 
 
