@@ -17,8 +17,10 @@ import numpy as np
 from hloexec.analysis.dataflow import Fact, ForwardAnalysis
 from hloexec.core.dtypes import Kind
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape
-from hloexec.core.ir.editing import change_entry
+from hloexec.core.ir.editing import change_computations, change_entry
+from hloexec.core.ir.shape import elements_of
 from hloexec.core.structs import define, frozen
+from hloexec.core.tree import fold
 from hloexec.core.values import Array, Inputs, Value
 from hloexec.engine.exec.running import repeated_run
 from hloexec.engine.options import Options
@@ -156,16 +158,16 @@ class Ranges(ForwardAnalysis[Numbers]):
             return self._parts(instruction, operands, place)
         if not _is_counted(shape):
             return _NOTHING
-        known = [
+        facts = [
             self._opened(fact, operand_shape) if _is_counted(operand_shape) else fact
             for fact, operand_shape in zip(operands, shapes, strict=True)
         ]
-        terms = self._terms(instruction, known, shapes, place)
+        terms = self._terms(instruction, facts, shapes, place)
         numbers = None if terms is None else self._of_terms(terms, shape)
-        return numbers or self._unknown(shape, *self._bounds(instruction, known, shapes))
+        return numbers or self._unknown(shape, *self._bounds(instruction, facts, shapes))
 
     def _parts(self, instruction: Instruction, operands: Sequence[Numbers], place: Place) -> Numbers:
-        """Of several arrays, where all that they are computed from is known."""
+        """Of several arrays, where all that they are computed from is facts."""
         constants = [operand.constant for operand in operands]
         if not isinstance(instruction.shape, TupleShape) or not all(map(_is_counted, instruction.shape.elements)):
             return _NOTHING
@@ -177,9 +179,10 @@ class Ranges(ForwardAnalysis[Numbers]):
 
     def _unknown_value(self, shape: Shape) -> Numbers:
         """That of an input."""
-        if isinstance(shape, TupleShape):
-            return self._tuple([self._unknown_value(element) for element in shape.elements])
-        return self._opened(_NOTHING, shape) if _is_counted(shape) and isinstance(shape, ArrayShape) else _NOTHING
+        return fold(shape, elements_of, self._unknown_leaf, lambda _, parts: self._tuple(parts))
+
+    def _unknown_leaf(self, shape: Shape) -> Numbers:
+        return self._opened(_NOTHING, shape) if _is_counted(shape) else _NOTHING
 
     def _opened(self, fact: Numbers, shape: Shape) -> Numbers:
         """A fact with bounds that the type has, and unknowns where there is nothing else."""
@@ -288,16 +291,16 @@ class Ranges(ForwardAnalysis[Numbers]):
         added = () if all(constants) else self._linear_in(instruction, constants, shapes)
         if added is None or not all(is_known or number in added for number, is_known in enumerate(constants)):
             return None
-        known = [one for one in terms if one is not None]
-        if len(known) < len(terms) or (added and shape.element_count > _MOST_UNKNOWNS):
+        of_operands = [one for one in terms if one is not None]
+        if len(of_operands) < len(terms) or (added and shape.element_count > _MOST_UNKNOWNS):
             return None
-        first = self._column(instruction, known, None, added, place)
-        unknowns = {unknown: None for one in known for unknown in one.factors}
+        first = self._column(instruction, of_operands, None, added, place)
+        unknowns = {unknown: None for one in of_operands for unknown in one.factors}
         if first is None:
             return None
         factors = {}
         for unknown in unknowns:
-            factor = self._column(instruction, known, unknown, added, place)
+            factor = self._column(instruction, of_operands, unknown, added, place)
             if factor is None:
                 return None
             factors[unknown] = factor
@@ -353,11 +356,15 @@ class Ranges(ForwardAnalysis[Numbers]):
         types = [shape.element_type.storage for shape in shapes if isinstance(shape, ArrayShape)]
         if "computations" not in entry.evaluate.needs and not computation_names(instruction.attributes):
             evaluate = entry.evaluate
-            known = {"attributes": instruction.attributes, "shape": instruction.shape, "operand_shapes": tuple(shapes)}
+            options = {
+                "attributes": instruction.attributes,
+                "shape": instruction.shape,
+                "operand_shapes": tuple(shapes),
+            }
 
             def direct(arrays: Sequence[Array]) -> Any:
                 with np.errstate(all="ignore"):
-                    return evaluate(*map(_cast, arrays, types), **known)
+                    return evaluate(*map(_cast, arrays, types), **options)
 
             return direct
         outputs = self._alone(instruction, shapes)
@@ -380,7 +387,7 @@ class Ranges(ForwardAnalysis[Numbers]):
         entry = Computation(name="alone", instructions=(*parameters, alone), root_name=alone.name)
         below = {one.name: one for computation in called for one in callees_first(self.module, computation)}
         computations = (*below.values(), entry)
-        module = change_entry(attrs.evolve(self.module, computations=computations, source=None), entry.name)
+        module = change_entry(change_computations(self.module, computations), entry.name)
         run = repeated_run(attrs.evolve(module, replica_count=1, num_partitions=1), _PLAIN)
         if key is not None:
             self._runs[key] = run
@@ -467,14 +474,14 @@ def requirements_of(instruction: Instruction, shapes: Sequence[Shape]) -> tuple[
     entry = entry_of(instruction)
     if entry is None or entry.requires is None or entry.reason_against(instruction) is not None:
         return ()
-    known: dict[str, Any] = {
+    options: dict[str, Any] = {
         "attributes": instruction.attributes,
         "shape": instruction.shape,
         "operand_shapes": tuple(shapes),
     }
     if entry.config is not None:
-        known["config"] = entry.config(instruction)
-    return tuple(entry.requires(**known))
+        options["config"] = entry.config(instruction)
+    return tuple(entry.requires(**options))
 
 
 def has_requirements(module: Module) -> bool:

@@ -74,11 +74,6 @@ class AttentionConfig:
         """How many of queries, keys and values lie in one array: 3 (all), 2 (keys and values) or 1."""
         return 3 if "3" in self.layout else 2 if "2" in self.layout else 1
 
-    @property
-    def has_plain_sequences(self) -> bool:
-        """Whether queries, keys and values are arrays of their own, a sequence to a row, without a bias."""
-        return self.packed == 1 and not self.is_ragged and self.bias == "none"
-
 
 def attention_config(backend_config: str | None) -> AttentionConfig:
     with Attributes(backend_config) as attributes:
@@ -347,11 +342,15 @@ class FusedAttentionForward:
         config = change.backend_config
         if config is None:
             return None
-        for name, (operand, dimension) in _SIZES.items():
-            before, after = change.sizes(operand)
-            size = after[dimension] if name != "input_batch" else prod(after[:-3])
-            old = before[dimension] if name != "input_batch" else prod(before[:-3])
-            config = re.sub(rf"(\b{name} = ){old}\b", rf"\g<1>{size}", config)
+        packed = attention_config(config)
+        before, after = (
+            attention_sizes([shape.dimensions for shape in operand_shapes(shapes, "the attention")], packed)
+            for shapes in (change.operands, change.new_operands)
+        )
+        for name, size in _SIZES.items():
+            old, new = (getattr(sizes, size) for sizes in (before, after))
+            old, new = (prod(old), prod(new)) if size == "batch" else (old, new)
+            config = re.sub(rf"(\b{name} = ){old}\b", rf"\g<1>{new}", config)
         return config
 
     @staticmethod
@@ -496,37 +495,61 @@ def _packed(gradients: list[Array], operands: Sequence[Array], packed: int) -> l
 
 _STATE = "it is the state of a random number generator"
 _SIZES = {
-    "input_batch": (0, 0),
-    "q_max_seqlen": (0, -3),
-    "attn_heads": (0, -2),
-    "qk_head_dim": (0, -1),
-    "head_dim": (0, -1),
-    "kv_max_seqlen": (1, -3),
-    "num_gqa_groups": (1, -2),
-    "v_head_dim": (2, -1),
+    "input_batch": "batch",
+    "q_max_seqlen": "queries",
+    "attn_heads": "heads",
+    "qk_head_dim": "depth",
+    "head_dim": "depth",
+    "kv_max_seqlen": "keys",
+    "num_gqa_groups": "groups",
+    "v_head_dim": "value_depth",
 }
-"""The operand and its dimension that each of these attributes repeats, where q, k and v are arrays of their own."""
+"""The size that each of these attributes repeats."""
+
+
+def _sequence_axes(use: Relating) -> tuple[Axes, Axes, Axes]:
+    """The dimensions of q, k and v, also where these lie in one array."""
+    axes, packed = [operand.axes for operand in use.operands[:3]], use.config.packed
+    if packed > 1:
+        whole = axes[3 - packed]
+        axes[3 - packed :] = [(*whole[:-3], *whole[-2:])] * packed
+    query, key, value = axes[:3]
+    return query, key, value
 
 
 def _relate_sequences(use: Relating, others: Sequence[Value]) -> None:
-    """How q, k and v correspond. Biases, seeds and running sums of lengths stay."""
-    if not use.config.has_plain_sequences:
-        use.keep_all("how the dimensions of packed or biased attention depend on one another is not known")
-        return
-    query, key, value = (operand.axes for operand in use.operands[:3])
+    """How q, k and v correspond. How many they are, seeds and running sums of lengths stay."""
+    query, key, value = _sequence_axes(use)
     use.same(query[:-3], key[:-3])
     use.same(key[:-1], value[:-1])
     use.same(query[-1:], key[-1:])
     use.multiple(query[-2], key[-2])
+    if use.config.packed > 1:
+        use.keep(use.operands[3 - use.config.packed].axes[-3:-2], "it holds so many arrays")
+    for operand in use.operands[4 - use.config.packed : 3]:
+        use.keep(operand.axes, "the library call reads so many of them")
+    if use.config.bias != "none":
+        bias, *others = others
+        batch = query[-4:-3] or query[:0]
+        for ours, theirs in zip(
+            bias.axes[-4:], (*batch, query[-2], query[-3], key[-3])[-len(bias.axes) :], strict=False
+        ):
+            if use.size(ours) == use.size(theirs):
+                use.same([ours], [theirs])
+            elif use.size(ours) > 1:
+                use.keep((ours, theirs), "the bias is neither broadcast along it nor as long as the scores")
     for other in others:
         use.keep(other.axes, "the library call reads so many of them")
 
 
 def _relate_lengths(use: Relating, first: int) -> None:
-    """Running sums of lengths, the operand of this number for queries and the next for keys, count along sequences."""
-    if use.config.has_plain_sequences:
-        for number in range(2):
-            use.positions(first + number, use.operands[number].axes[-3:-2])
+    """Running sums of lengths, the operand of this number for queries and the next for keys, count along sequences, and
+    so do the offsets after them."""
+    query, key, _ = _sequence_axes(use)
+    for number, axes in enumerate((query, key), first):
+        use.positions(number, axes[-3:-2])
+        if use.config.is_ragged:
+            use.positions(number + 2, axes[-3:-2])
 
 
 def _required_lengths(shapes: ArrayShapes, config: AttentionConfig, first: int) -> Iterator[Requirement]:
@@ -544,7 +567,7 @@ def _required_lengths(shapes: ArrayShapes, config: AttentionConfig, first: int) 
 
 def _relate_output(use: Relating, axes: Axes) -> None:
     """[batch..., s, heads, e]"""
-    query, value = use.operands[0].axes, use.operands[2].axes
+    query, _, value = _sequence_axes(use)
     if len(axes) == len(query) == len(value):
         use.same((*query[:-1], value[-1]), axes)
     else:
@@ -552,13 +575,18 @@ def _relate_output(use: Relating, axes: Axes) -> None:
 
 
 def _relate_auxiliary(use: Relating, axes: Axes) -> None:
-    """[batch..., heads, s, 1], or [batch..., heads, s, t]."""
-    query, key = use.operands[0].axes, use.operands[1].axes
+    """[batch..., heads, s, 1] or [batch..., heads, s, t], of packed sequences as many as there are in a row, or
+    [batch..., s, heads, 1]."""
+    query, key, _ = _sequence_axes(use)
     if len(axes) != len(query):
         use.keep_all("its log-sum-exps do not have the usual dimensions")
         return
+    sizes = [use.size(axis) for axis in axes[-3:]]
+    is_by_tokens = use.config.is_ragged and sizes == [use.size(query[-3]), use.size(query[-2]), 1]
+    rows, heads = axes[-3:-1] if is_by_tokens else axes[-3:-1][::-1]
     use.same(query[:-3], axes[:-3])
-    use.same(query[-2:-1], axes[-3:-2])
-    use.same(query[-3:-2], axes[-2:-1])
-    if use.size(axes[-1]) > 1:
+    use.same(query[-3:-1], (rows, heads))
+    if use.config.is_ragged:
+        use.keep(axes[-1:], "it has one for each sequence of a row")
+    elif use.size(axes[-1]) > 1:
         use.same(key[-3:-2], axes[-1:])
