@@ -31,6 +31,7 @@ from hloexec.engine.inputs.bounds import frame_of, opaque_bounds
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.graphing.flow import Flow
 from hloexec.tools.shrinking.devices.constants import DeviceValues
+from hloexec.tools.shrinking.ranges import Numbers, Ranges
 from tests.drawing import examples
 
 Check: TypeAlias = Callable[[hloexec.Module, Sequence[Any], st.DataObject], None]
@@ -76,6 +77,30 @@ def bounds_of_values(module: hloexec.Module, inputs: Sequence[Any], _: st.DataOb
                 _require_within(parts[:, number], low, high, its_type)
 
     hloexec.run(module, *inputs, observers=[_Entry(see)])
+
+
+@registered
+def ranges_of_integers(module: hloexec.Module, inputs: Sequence[Any], _: st.DataObject) -> None:
+    """Each integer lies within its bounds, and is what is said of it where it does not depend on inputs."""
+    facts: dict[tuple[str, str], Numbers] = {}
+
+    class Recorded(Ranges):
+        def found(self, place: tuple[str, str], fact: Numbers) -> None:
+            facts[place] = facts[place].joined(fact) if place in facts else fact
+
+    Recorded.of(module)
+
+    class Integers:
+        def on_instruction(self, event: Any) -> None:
+            fact = facts.get((event.computation.name, event.instruction.name))
+            if fact is None or not isinstance(event.value, np.ndarray) or event.value.dtype.kind not in "iub":
+                return
+            assert not event.value.size or fact.low <= event.value.astype(float).min()
+            assert not event.value.size or event.value.astype(float).max() <= fact.high
+            if fact.constant is not None:
+                np.testing.assert_array_equal(event.value, fact.constant)
+
+    hloexec.run(module, *inputs, observers=[Integers()])
 
 
 def _require_within(array: Any, low: float, high: float, element_type: ElementType) -> None:

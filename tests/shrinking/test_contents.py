@@ -1,11 +1,14 @@
 """What library calls and others read as sizes: lengths, offsets, sizes of groups. They fit the smaller module."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hloexec
+from tests.command_line import CommandLine
+from tests.records import read_record
 from tests.shrinking.smallest import assert_valid
 
 pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller dimensions")
@@ -86,9 +89,7 @@ OF_CONSTANTS = """  numbers = s32[3] constant({0, 2048, 2600})
 
 def test_lengths_that_are_inputs_are_cut_off() -> None:
     shrinkage = hloexec.shrink(attention(DRAWN + SCATTERED), max_bytes="200K")
-    ((_, _, size, _), *_) = (shape.dimensions for shape in shrinkage.module.entry.parameter_shapes)  # type: ignore[union-attr]
-    (first, second) = shrinkage.fitted
-    print(hloexec.format(shrinkage.module), first, second)
+    assert [(fitted.operand, fitted.is_constant) for fitted in shrinkage.fitted] == [(4, False), (5, False)]
     run(shrinkage)
 
 
@@ -178,3 +179,70 @@ ENTRY main {
     assert fitted.is_constant and fitted.operation == "ragged-dot"
     constant = shrinkage.module.entry.by_name[shrinkage.module.entry.root.operands[2]]
     assert constant.attributes.literal.value.tolist() == [31, 1, 18, 14]
+
+
+PRODUCT = '{"lhs_contracting_dimensions":["3"],"rhs_contracting_dimensions":["%d"],"lhs_batch_dimensions":["0","1"],"rhs_batch_dimensions":["0","1"]}'
+CUDNN = (
+    '{"cudnn_fmha_backend_config":{"algorithm":{"algo_id":"0"},"fmha_scale":0.125,"dropout_rate":0,"seed":"42",'
+    f'"bmm1_dot_dimension_numbers":{PRODUCT % 3},"bmm2_dot_dimension_numbers":{PRODUCT % 2},'
+    '"is_flash_attention":true,"mask_type":"NO_MASK",MORE}}'
+)
+
+
+def test_pages_and_lengths_of_attention_in_pages_are_those_that_there_are() -> None:
+    large = hloexec.parse(f"""HloModule m
+
+ENTRY main {{
+  q = f32[2,8,512,64] parameter(0)
+  k = f32[96,8,256,64] parameter(1)
+  v = f32[96,8,256,64] parameter(2)
+  queries = s32[2] parameter(3)
+  keys = s32[2] constant({{500, 2000}})
+  pages = s32[2,1,8,1] constant({{{{{{{{1}},{{5}},{{9}},{{13}},{{17}},{{95}},{{3}},{{2}}}}}},{{{{{{0}},{{4}},{{80}},{{12}},{{16}},{{20}},{{31}},{{7}}}}}}}})
+  others = s32[2,1,8,1] parameter(4)
+  c = (f32[2,8,512,64], u8[0]) custom-call(q, k, v, queries, keys, pages, others), custom_call_target="__cudnn$fmhaSoftmax", backend_config={CUDNN.replace("MORE", '"is_paged_attention":true')}
+  ROOT r = f32[2,8,512,64] get-tuple-element(c), index=0
+}}
+""")
+    shrinkage = hloexec.shrink(large, dims={96: 12, 256: 32})
+    assert {fitted.operand: fitted.is_constant for fitted in shrinkage.fitted} == {3: False, 4: True, 5: True, 6: False}
+    call = shrinkage.module.entry.by_name["c"]
+    keys, pages = (
+        shrinkage.module.entry.by_name[call.operands[number]].attributes.literal.value.reshape(-1) for number in (4, 5)
+    )
+    assert keys.tolist() == [62, 250] and pages.max() == 11 and len({*pages.tolist()}) > 4
+    run(shrinkage)
+
+
+def test_offsets_of_packed_attention_leave_room_for_the_lengths() -> None:
+    large = hloexec.parse(f"""HloModule m
+
+ENTRY main {{
+  q = f32[2,8,512,64] parameter(0)
+  k = f32[2,8,512,64] parameter(1)
+  v = f32[2,8,512,64] parameter(2)
+  lengths = s32[4] parameter(3)
+  steps = s32[4] iota(), iota_dimension=0
+  number = s32[] constant(131072)
+  numbers = s32[4] broadcast(number), dimensions={{}}
+  starts = s32[4] multiply(steps, numbers)
+  c = (f32[2,8,512,64], u8[0]) custom-call(q, k, v, lengths, lengths, starts, starts), custom_call_target="__cudnn$fmhaSoftmax", backend_config={CUDNN.replace("MORE", '"max_seg_per_batch":2')}
+  ROOT r = f32[2,8,512,64] get-tuple-element(c), index=0
+}}
+""")
+    shrinkage = hloexec.shrink(large, dims={512: 32}, keep=[8, 64])
+    assert {fitted.operand for fitted in shrinkage.fitted} == {3, 4, 5, 6}
+    starts = shrinkage.module.entry.by_name["c"].operands[5]
+    assert "fitting" in starts
+    run(shrinkage)
+
+
+def test_the_report_and_the_command_say_what_is_made_to_fit(cli: CommandLine, empty_folder: Path) -> None:
+    (empty_folder / "m.hlo").write_text(hloexec.format(attention(DRAWN + SCATTERED)))
+    report = cli.ended("shrink m.hlo --max-bytes 200K --report", code=0).out
+    assert "integers that are made to fit the sizes" in report and "running sums of lengths" in report
+    record = read_record(cli.ended("shrink m.hlo --max-bytes 200K --json", code=0).out)
+    (first, _) = record["fitted"]
+    assert first["operation"] == "te_fused_attn_forward_ffi" and first["operand"] == 4 and not first["is_constant"]
+    said = cli.ended("run m.hlo --shrink 200K", code=0).err
+    assert ", 2 operands made to fit (hloexec shrink --report says how)" in said

@@ -13,14 +13,14 @@ data types); hipBLASLt, grouped matrix products.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type, element_type_of
-from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Shape, TupleShape
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError, HloError, ShapeError, UnsupportedError
@@ -49,7 +49,7 @@ from hloexec.ops.library_calls.configs import (
 )
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
-from hloexec.ops.relations import Relating, Resizing
+from hloexec.ops.relations import Relating, Requirement, Resizing
 from hloexec.ops.traits import ContractionSize
 
 
@@ -470,13 +470,19 @@ def _grouped_config(instruction: Instruction) -> tuple[GemmConfig, RaggedDotAttr
     )
 
 
-@custom_call("__cublas$lt$groupedMatmul", config=_grouped_config, is_reproducible=True)
+@custom_call("__cublas$lt$groupedMatmul", config=_grouped_config, is_reproducible=True, clamps=True)
 class GroupedGemm:
     """D = activation(alpha · ragged-dot(lhs, rhs, group_sizes) + beta · C), rounded once
 
     Operands: lhs, rhs, the group sizes, and C where beta is not 0. Results: D and a workspace. Rows after the last
     group give 0 before alpha. Source: XLA, GroupedGemmBackendConfig; the instruction ragged-dot.
     """
+
+    @staticmethod
+    def requires(
+        *, operand_shapes: ArrayShapes, config: tuple[GemmConfig, RaggedDotAttributes]
+    ) -> Iterator[Requirement]:
+        return RaggedDot.requires(attributes=config[1], operand_shapes=operand_shapes)
 
     @staticmethod
     def infer(*operands: Shape, config: tuple[GemmConfig, RaggedDotAttributes], shape: Shape) -> Shape:

@@ -9,14 +9,14 @@ fused_attention_stablehlo.py (…fp8…); cuDNN frontend, Attention (SDPA FP8).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 
 import numpy as np
 
 from hloexec.core.dtypes import DType, element_type_of
-from hloexec.core.ir import ArrayShape, Instruction, Shape
+from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Shape
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError, UnsupportedError
 from hloexec.ops.common import narrow, require, widen
@@ -44,6 +44,7 @@ from hloexec.ops.library_calls.cudnn.attention_parts import (
 )
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
+from hloexec.ops.relations import Requirement, Starts, Within
 
 
 def _config(instruction: Instruction) -> AttentionConfig:
@@ -111,6 +112,25 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
                 f"the {name} of the attention must be as many as there are sequences, but are {shapes[name]}",
             )
     return queries, keys, values
+
+
+def _required(*, operand_shapes: ArrayShapes, config: AttentionConfig) -> Iterator[Requirement]:
+    """Lengths of at most a row, of which none or less is none; offsets within all rows, and blocks that there are."""
+    names = _operand_names(config)
+    shapes = dict(zip(names, operand_shapes, strict=True))
+    queries, keys, _ = _sizes(shapes, config)
+    for side, (batch, heads, rows, depth) in (("query", queries), ("key", keys)):
+        if config.has_lengths:
+            lengths = names.index(f"{side} lengths")
+            yield Within(lengths, -1, batch * rows if config.is_packed and side == "key" else rows)
+        if config.is_packed:
+            count, unit = operand_shapes[lengths].element_count, heads * depth
+            starts = names.index(f"{side} offsets")
+            yield Starts(starts, lengths, are_sums=False, count=count, room=batch * rows, unit=unit)
+    if config.is_paged:
+        for side, number in (("key", 1), ("value", 2)):
+            blocks = operand_shapes[number].dimensions[config.placements[names[number]].batch[0]]
+            yield Within(names.index(f"{side} pages"), 0, blocks - 1)
 
 
 def _results(
@@ -186,6 +206,7 @@ class Attention:
             expected.append((count, *queries[1:3]) if config.is_flash else (*queries[:3], keys[2]))
         return results_of(shape, expected, "the attention")
 
+    requires = staticmethod(_required)
     evaluate = staticmethod(partial(_results, forward, _forward))
 
 
@@ -225,6 +246,7 @@ class AttentionBackward:
             expected.append(shapes["bias"].dimensions if config.is_flash else (1, heads, rows, columns))
         return results_of(shape, expected, "the attention's gradient")
 
+    requires = staticmethod(_required)
     evaluate = staticmethod(partial(_results, backward, _backward))
 
 
