@@ -246,3 +246,28 @@ def test_the_report_and_the_command_say_what_is_made_to_fit(cli: CommandLine, em
     assert first["operation"] == "te_fused_attn_forward_ffi" and first["operand"] == 4 and not first["is_constant"]
     said = cli.ended("run m.hlo --shrink 200K", code=0).err
     assert ", 2 operands made to fit (hloexec shrink --report says how)" in said
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        "  found = s64[3] parameter(3)\n",
+        "  found = s8[3] parameter(3)\n",
+        "  found = s32[3,1] parameter(3)\n",
+        "  found = s32[300] parameter(3)\n",
+        "  numbers = s32[3] parameter(3)\n  found = s32[3] call(numbers), to_apply=copied\n",
+        "  found = s32[3] constant({5, -2147483648, 2147483647})\n",
+    ],
+)
+def test_running_sums_of_any_type_and_shape_fit(sums: str) -> None:
+    more = "copied { p = s32[3] parameter(0) ROOT q = s32[3] copy(p) }\n"
+    shrinkage = hloexec.shrink(attention(sums, more=more), max_bytes="200K")
+    assert [(fitted.operand, fitted.is_constant) for fitted in shrinkage.fitted] == [(4, False), (5, False)]
+    run(shrinkage)
+
+
+@pytest.mark.parametrize("sums", ["  found = s32[2] parameter(3)\n", "  found = s32[0] constant({})\n"])
+def test_what_lacks_running_sums_still_says_so(sums: str) -> None:
+    shrinkage = hloexec.shrink(attention(sums), max_bytes="200K")
+    with pytest.raises(hloexec.EvaluationError, match="must have 3 running sums of lengths"):
+        hloexec.run(shrinkage.module, *hloexec.random_inputs(shrinkage.module))

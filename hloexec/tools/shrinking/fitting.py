@@ -50,7 +50,7 @@ def fitted(before: Module, after: Module) -> tuple[Module, tuple[FittedOperand, 
     by_place: dict[Place, list[Requirement]] = {}
     for place, requirement in unproven:
         by_place.setdefault(place, []).append(requirement)
-    fitting = _Fitting(before, after, Ranges.of(before).constants, by_place)
+    fitting = _Fitting(before, after, Ranges.of(before), by_place)
     computations = [fitting.computation(computation) for computation in after]
     module = change_computations(after, [*fitting.added.values(), *computations])
     return (module, tuple(fitting.operands)) if fitting.operands else (after, ())
@@ -60,8 +60,8 @@ def fitted(before: Module, after: Module) -> tuple[Module, tuple[FittedOperand, 
 class _Fitting:
     before: Module
     after: Module
-    constants: Mapping[tuple[Place, int], Array]
-    """By instruction and operand, what it held before."""
+    ranges: Ranges
+    """Those of the module as it was."""
     unproven: Mapping[Place, list[Requirement]]
     operands: list[FittedOperand] = attrs.field(factory=list)
     added: dict[str, Computation] = attrs.field(factory=dict)
@@ -124,12 +124,14 @@ class _Fitting:
 
     def _constant(self, place: Place, requirement: Requirement, shape: ArrayShape) -> Literal | None:
         """What a constant operand becomes that shrinks with the sizes; None where it is none."""
-        array = self.constants.get((place, requirement.operand))
-        computation = self.before.by_name[place[0]]
-        original = computation.by_name[place[1]]
+        array = self.ranges.constants.get((place, requirement.operand))
+        computation = self.before.by_name.get(place[0])
+        original = None if computation is None else computation.by_name.get(place[1])
+        if computation is None or original is None:
+            return None
         required = requirements_of(original, [operand.shape for operand in computation.operands_of(original)])
         like = [one for one in required if (type(one), one.operand) == (type(requirement), requirement.operand)]
-        if array is None or not like or array.shape != shape.dimensions:
+        if array is None or not like or (place, like[0]) in self.ranges.unproven or array.shape != shape.dimensions:
             return None
         return Literal.from_array(_shrunken(array, like[0], requirement).astype(shape.element_type.storage), shape)
 

@@ -203,9 +203,9 @@ class Ranges(ForwardAnalysis[Numbers]):
         return Numbers(low, high, terms)
 
     def _of_array(self, array: Array) -> Numbers:
-        low, high = (float(end) for end in (array.min(initial=0), array.max(initial=0)))
-        if array.size:
-            low, high = float(array.min()), float(array.max())
+        if not array.size:
+            return Numbers(terms=Terms(array.astype(np.int64)))
+        low, high = float(array.min()), float(array.max())
         is_small = array.size <= _MOST_CONSTANTS and max(-low, high) < _LARGEST
         return Numbers(low, high, Terms(array.astype(np.int64)) if is_small else None)
 
@@ -224,7 +224,7 @@ class Ranges(ForwardAnalysis[Numbers]):
         for unknown, factor in terms.factors.items():
             least, largest = self.unknowns[unknown]
             with np.errstate(invalid="ignore"):
-                ends = [np.where(factor == 0, 0.0, factor * end) for end in (least, largest)]
+                ends = [np.where(factor == 0, 0.0, factor * float(end)) for end in (least, largest)]
             low, high = low + np.minimum(*ends), high + np.maximum(*ends)
         return low, high
 
@@ -481,7 +481,19 @@ def requirements_of(instruction: Instruction, shapes: Sequence[Shape]) -> tuple[
     }
     if entry.config is not None:
         options["config"] = entry.config(instruction)
-    return tuple(entry.requires(**options))
+    return tuple(one for one in entry.requires(**options) if _is_readable(one, shapes))
+
+
+def _is_readable(requirement: Requirement, shapes: Sequence[Shape]) -> bool:
+    """Whether operands are integers, as many as a requirement is of; the instruction fails where they are not."""
+    read = [shapes[number] for number in operands_read(requirement)]
+    counts = [shape.element_count for shape in read if isinstance(shape, ArrayShape) and _is_counted(shape)]
+    match requirement, counts:
+        case RunningSums(count=count), [first]:
+            return first > count
+        case Starts(count=count, are_sums=are_sums), [first, second]:
+            return first >= count and second >= count + are_sums
+    return isinstance(requirement, Within | GroupSizes) and bool(counts)
 
 
 def has_requirements(module: Module) -> bool:
