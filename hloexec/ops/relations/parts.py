@@ -264,7 +264,10 @@ def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:
     is_plain = window.stride == window.base_dilation == window.window_dilation == 1
     if size == 1:
         return "fixed"
-    if window.stride == size - 1 and window.base_dilation == size == extent == places:
+    if size == extent == places and (
+        (window.stride, window.base_dilation) == (size - 1, size)
+        or (window.stride, window.base_dilation, *padding) == (size, size - 1, size - 1, size - 1)
+    ):
         return "matched"
     if size == extent == places and is_plain and padding in ((size - 1, 0), (0, size - 1)):
         return "prefix"
@@ -310,11 +313,19 @@ def _resized(window: WindowDimension, extents: tuple[int, int], places: tuple[in
     if size == window.size:
         return window
     if kind == "matched":
-        return attrs.evolve(window, size=size, stride=max(1, size - 1), base_dilation=size)
+        return attrs.evolve(window, size=size, **_matched(window, size))
     padding = [size - 1 if pad == window.size - 1 else pad for pad in (window.padding_low, window.padding_high)]
     if kind not in ("prefix", "spread"):
         padding = [window.padding_low, window.padding_high]
     return attrs.evolve(window, size=size, padding_low=padding[0], padding_high=padding[1])
+
+
+def _matched(window: WindowDimension, size: int) -> dict[str, int]:
+    """Stride, dilation and padding with which each place of so many meets one element and one tap."""
+    less = max(1, size - 1)
+    if window.stride < window.base_dilation:
+        return {"stride": less, "base_dilation": size}
+    return {"stride": size, "base_dilation": less, "padding_low": size - 1, "padding_high": size - 1}
 
 
 def resized_windows(
