@@ -335,3 +335,21 @@ ENTRY e {{
     x, w = map(np.asarray, hloexec.random_inputs(found.module))
     assert x.shape == (4, 8, 16)
     np.testing.assert_allclose(hloexec.run(found.module, x, w), x @ w, rtol=1e-5, atol=1e-6)
+
+
+def test_slices_that_make_up_a_dimension_are_shares_of_it() -> None:
+    """The last one would be a piece of fixed size, and the others nothing plain, if they were alone."""
+    text = """HloModule m
+
+ENTRY e {
+  x = f32[1000] parameter(0)
+  a = f32[256] slice(x), slice={[0:256]}
+  b = f32[512] slice(x), slice={[256:768]}
+  c = f32[232] slice(x), slice={[768:1000]}
+  ROOT y = f32[1000] concatenate(a, b, c), dimensions={0}
+}
+"""
+    found = shrink(text, dims={1000: 125})
+    (x,) = hloexec.random_inputs(found.module)
+    np.testing.assert_array_equal(hloexec.run(found.module, x), x)
+    assert np.shape(x) == (125,)
