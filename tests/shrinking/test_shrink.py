@@ -273,6 +273,8 @@ def test_what_only_looks_like_a_size_is_listed() -> None:
         ("[64,40,256]{2,1,0:T(8,128)}", "[2560,256]{1,0:T(8,128)}", {64: 4, 256: 16}, (160, 16), None),
         ("[2048]{0:T(1024)}", "[16,128]{1,0:T(8,128)}", {2048: 1024}, (8, 128), None),
         ("[8,1,4096]{2,1,0:T(1,128)}", "[32768]{0:T(1024)}", {4096: 1024}, (8192,), None),
+        ("[4,8,128]{2,1,0:T(8,128)}", "[4096]{0:T(1024)}", {8: 2}, (1024,), None),
+        ("[1,2048]{1,0:T(1,128)}", "[2048]{0:T(1024)}", {2048: 32}, (32,), None),
         ("[8,16,8,128]{3,2,1,0:T(8,128)}", "[64,2048]{1,0:T(8,128)}", {16: 2}, (64, 256), (0, 2, 1, 3)),
     ],
 )
@@ -313,3 +315,41 @@ ENTRY main {
     a, b = hloexec.random_inputs(small)
     np.testing.assert_array_equal(hloexec.run(small, a, b), np.asarray(a) + np.asarray(b))
     assert np.shape(a) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    "window", ["size=32 stride=31 lhs_dilate=32", "size=32 stride=32 pad=31_31 lhs_dilate=31 rhs_reversal=1"]
+)
+def test_products_of_a_batch_that_are_convolutions_stay_so(window: str) -> None:
+    found = shrink(
+        f"""HloModule m
+
+ENTRY e {{
+  x = f32[32,8,16] parameter(0)
+  w = f32[32,16,4] parameter(1)
+  ROOT y = f32[32,8,4] convolution(x, w), window={{{window}}}, dim_labels=0bf_0io->0bf
+}}
+""",
+        dims={32: 4},
+    )
+    x, w = map(np.asarray, hloexec.random_inputs(found.module))
+    assert x.shape == (4, 8, 16)
+    np.testing.assert_allclose(hloexec.run(found.module, x, w), x @ w, rtol=1e-5, atol=1e-6)
+
+
+def test_slices_that_make_up_a_dimension_are_shares_of_it() -> None:
+    """The last one would be a piece of fixed size, and the others nothing plain, if they were alone."""
+    text = """HloModule m
+
+ENTRY e {
+  x = f32[1000] parameter(0)
+  a = f32[256] slice(x), slice={[0:256]}
+  b = f32[512] slice(x), slice={[256:768]}
+  c = f32[232] slice(x), slice={[768:1000]}
+  ROOT y = f32[1000] concatenate(a, b, c), dimensions={0}
+}
+"""
+    found = shrink(text, dims={1000: 125})
+    (x,) = hloexec.random_inputs(found.module)
+    np.testing.assert_array_equal(hloexec.run(found.module, x), x)
+    assert np.shape(x) == (125,)

@@ -99,31 +99,63 @@ class Bitcast:
 def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> None:
     """Dimensions from major to minor, of which the last ones are tiled.
 
-    What both sides divide alike stays alike. Of the others, the numbers of whole tiles may change, which come before
-    the tiles in physical order.
+    Where rows stay rows, it is a reshape at other sizes, too. Else the numbers of whole tiles may change, which come
+    before the tiles in physical order.
     """
     reason = "its layout has tiles"
     left, right = _tiles(use.operands[0].array), _tiles(use.result.array)
     sides = [(list(ours), left[0] if left else ()), (list(theirs), right[0] if right else ())]
     alike = 0
-    while left == right and alike < len(left[0]) and alike < min(len(ours), len(theirs)):
+    while left == right and alike < min(len(left[0]), len(ours), len(theirs)):
         if use.size(ours[-1 - alike]) != use.size(theirs[-1 - alike]):
             break
         alike += 1
-    is_exact = (
-        left[1:] == right[1:]
+    is_whole = prod(map(use.size, ours)) == prod(map(use.size, theirs))
+    if is_whole and alike and all(_keeps_rows(use, axes, tile, alike) for axes, tile in sides):
+        use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
+        relate_reshape(use, ours[: len(ours) - alike], theirs[: len(theirs) - alike])
+    elif is_whole and max(len(left), len(right)) < 2 and all(_lies_in_rows(use, axes, tile) for axes, tile in sides):
+        use.keep([axes[-1] for axes, tile in sides if len(tile) > 1 and use.size(axes[-1]) == tile[-1]], reason)
+        relate_reshape(use, ours, theirs)
+    elif (
+        is_whole
+        and left[1:] == right[1:]
         and (left == right or len(left) < 2)
-        and prod(map(use.size, ours)) == prod(map(use.size, theirs))
-    )
-    for axes, tile in sides:
-        tiled = zip(axes[len(axes) - len(tile) : len(axes) - alike], tile[: len(tile) - alike], strict=False)
-        is_exact &= len(axes) >= len(tile) and all(size > 0 and use.size(axis) % size == 0 for axis, size in tiled)
-    if not is_exact:
+        and all(_has_whole_tiles(use, axes, tile, alike) for axes, tile in sides)
+    ):
+        use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
+        first, second = (_physical(use, axes, tile, alike, reason) for axes, tile in sides)
+        relate_reshape(use, first, second)
+    else:
         relate_reshape(use, ours, theirs, reason)
-        return
-    use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
-    left_axes, right_axes = (_physical(use, axes, tile, alike, reason) for axes, tile in sides)
-    relate_reshape(use, left_axes, right_axes)
+
+
+def _keeps_rows(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> bool:
+    """Whether all tiled dimensions are alike on both sides, or all but rows, whose blocks are not padded.
+
+    Powers of two become such, and there is no padding, or more on the side with fewer rows: then tiles are not used.
+    """
+    if alike == len(tile):
+        return True
+    is_one = prod(map(use.size, axes[: len(axes) - len(tile)])) == 1
+    return len(axes) >= len(tile) == alike + 1 and (is_one or use.size(axes[-1 - alike]).bit_count() == 1)
+
+
+def _lies_in_rows(use: Relating, axes: list[int], tile: Dimensions) -> bool:
+    """Whether an array lies in memory in row-major order, and does so with fewer rows."""
+    if not tile:
+        return True
+    sizes = [use.size(axis) for axis in axes]
+    if len(tile) == 1 or len(axes) < 2:
+        return len(tile) == 1 and prod(sizes[:-1]) == 1
+    if len(tile) == 2 and sizes[-1] == tile[1]:
+        return sizes[-2].bit_count() == 1 or prod(sizes[:-2]) == 1
+    return len(tile) == 2 and tile[0] == 1 and prod(sizes[:-1]) == 1
+
+
+def _has_whole_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> bool:
+    tiled = zip(axes[len(axes) - len(tile) : len(axes) - alike], tile[: len(tile) - alike], strict=False)
+    return len(axes) >= len(tile) and all(size > 0 and use.size(axis) % size == 0 for axis, size in tiled)
 
 
 def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, reason: str) -> list[int]:

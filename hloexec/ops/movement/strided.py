@@ -33,7 +33,7 @@ from hloexec.ops.movement.columns import (
 )
 from hloexec.ops.movement.dynamic_shapes import part, reshaped_extents, reshaped_flags, reshapes_all_extents, with_zeros
 from hloexec.ops.registry import MemoryOrder, opcode
-from hloexec.ops.relations import Relating, Resizing, pointwise, relate_part, relate_reshape, resized_start
+from hloexec.ops.relations import Relating, Resizing, pointwise, relate_reshape, relate_slice, resized_start
 from hloexec.ops.traits import Probe
 
 
@@ -291,7 +291,7 @@ class Slice:
     def relate(use: Relating) -> None:
         for whole, part_, entry in zip(use.operands[0].axes, use.result.axes, use.attributes.slice, strict=True):
             if entry.stride == 1:
-                relate_part(use, whole, part_, entry.start)
+                relate_slice(use, whole, part_, entry.start)
             else:
                 use.equation({whole: 1, part_: -entry.stride})
 
@@ -301,7 +301,7 @@ class Slice:
         entries = []
         for old, new, size, entry in zip(before, after, sizes, change.attributes.slice, strict=True):
             if entry.stride == 1:
-                start = resized_start(old, entry.start, entry.limit - entry.start, new)
+                start = resized_start(old, entry.start, entry.limit - entry.start, new, size)
                 entries.append(SliceDimension(start, start + size))
             else:
                 entries.append(attrs.evolve(entry, limit=new - (old - entry.limit)))

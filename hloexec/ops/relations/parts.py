@@ -20,7 +20,7 @@ import attrs
 from hloexec.core.ir import Window, WindowDimension
 from hloexec.core.values import Dimensions
 from hloexec.ops.common import require
-from hloexec.ops.relations.rules import Axes, Relating, Resizing
+from hloexec.ops.relations.rules import Axes, Relating, Relations, Resizing
 
 
 def matching_groups(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -115,8 +115,7 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
     if kind == "whole":
         use.same([whole], [part])
     elif kind == "share":
-        use.equation({whole: size // gcd(full, size), part: -(full // gcd(full, size))})
-        use.whole(whole, start)
+        _relate_share(use, whole, part, start)
     elif kind == "trim":
         use.equation({whole: 1, part: -1})
         use.at_least(part, 1)
@@ -127,10 +126,48 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
         use.keep([whole, part], f"what part of it {start}:{start + size} is, of {full}, is unclear")
 
 
-def resized_start(whole: int, start: int, size: int, new_whole: int) -> int:
-    """Where a part of a dimension begins when the dimension has changed."""
+def relate_slice(use: Relating, whole: int, part: int, start: int) -> None:
+    """The same for a slice, which may be one of several that lie side by side."""
+    full, size = use.size(whole), use.size(part)
+    if _kind_of_part(full, start, size) in ("unclear", "piece") and gcd(full, start, size) > 1:
+        use.relations.slices.append((use, whole, part, start))
+    else:
+        relate_part(use, whole, part, start)
+
+
+def relate_slices(relations: Relations) -> None:
+    """Slices that lie side by side and make up a dimension are shares of it, where one alone would be unclear."""
+    by_whole: dict[int, list[tuple[Relating, int, int, int]]] = {}
+    for entry in relations.slices:
+        by_whole.setdefault(relations.root(entry[1]), []).append(entry)
+    for entries in by_whole.values():
+        full = relations.sizes[entries[0][1]]
+        stretches = sorted({(start, start + relations.sizes[part]) for _, _, part, start in entries})
+        is_unclear = any(_kind_of_part(full, start, stop - start) == "unclear" for start, stop in stretches)
+        begins, ends = {0}, {full}
+        for start, stop in stretches:
+            begins |= {stop} if start in begins else set()
+        for start, stop in reversed(stretches):
+            ends |= {start} if stop in ends else set()
+        for use, whole, part, start in entries:
+            if is_unclear and start in begins and start + relations.sizes[part] in ends:
+                _relate_share(use, whole, part, start)
+            else:
+                relate_part(use, whole, part, start)
+
+
+def _relate_share(use: Relating, whole: int, part: int, start: int) -> None:
+    full, size = use.size(whole), use.size(part)
+    use.equation({whole: size // gcd(full, size), part: -(full // gcd(full, size))})
+    use.whole(whole, start)
+
+
+def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: int) -> int:
+    """Where a part of a dimension begins when both have changed."""
     if whole == new_whole:
         return start
+    if size < whole and new_size * whole == size * new_whole and start * new_whole % whole == 0:
+        return start * new_whole // whole
     kind = _kind_of_part(whole, start, size)
     if kind == "share":
         return start * new_whole // whole
@@ -264,7 +301,10 @@ def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:
     is_plain = window.stride == window.base_dilation == window.window_dilation == 1
     if size == 1:
         return "fixed"
-    if window.stride == size - 1 and window.base_dilation == size == extent == places:
+    if size == extent == places and (
+        (window.stride, window.base_dilation) == (size - 1, size)
+        or (window.stride, window.base_dilation, *padding) == (size, size - 1, size - 1, size - 1)
+    ):
         return "matched"
     if size == extent == places and is_plain and padding in ((size - 1, 0), (0, size - 1)):
         return "prefix"
@@ -310,11 +350,19 @@ def _resized(window: WindowDimension, extents: tuple[int, int], places: tuple[in
     if size == window.size:
         return window
     if kind == "matched":
-        return attrs.evolve(window, size=size, stride=max(1, size - 1), base_dilation=size)
+        return _matched(window, size)
     padding = [size - 1 if pad == window.size - 1 else pad for pad in (window.padding_low, window.padding_high)]
     if kind not in ("prefix", "spread"):
         padding = [window.padding_low, window.padding_high]
     return attrs.evolve(window, size=size, padding_low=padding[0], padding_high=padding[1])
+
+
+def _matched(window: WindowDimension, size: int) -> WindowDimension:
+    """The window with which each place of so many meets one element and one tap."""
+    less = max(1, size - 1)
+    if window.stride < window.base_dilation:
+        return attrs.evolve(window, size=size, stride=less, base_dilation=size)
+    return attrs.evolve(window, size=size, stride=size, base_dilation=less, padding_low=size - 1, padding_high=size - 1)
 
 
 def resized_windows(

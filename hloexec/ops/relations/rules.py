@@ -370,6 +370,8 @@ class Relations:
     """By instruction, the dimensions of its operands over which it adds up."""
     tiled: dict[int, int] = attrs.field(factory=dict)
     """By the dimension of the places of windows that lie side by side, that which they divide."""
+    slices: list[tuple[Relating, int, int, int]] = attrs.field(factory=list)
+    """Slices that may lie side by side: what says so, the dimension, that of the slice, and where it starts."""
     strides: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a product, and that of a factor."""
     shifts: list[tuple[int, int]] = attrs.field(factory=list)

@@ -38,7 +38,7 @@ from hloexec.errors import HloError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, forwarded_names, role_of, traits_of
-from hloexec.ops.relations import Relating, Relations, Value
+from hloexec.ops.relations import Relating, Relations, Value, relate_slices
 from hloexec.tools.shrinking.devices.axes import DeviceAxes, device_group, device_starts, relate_devices
 from hloexec.tools.shrinking.grouping import divisors
 
@@ -184,6 +184,7 @@ def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) 
     for computation in module:
         for instruction in computation.instructions:
             _relate(module, computation, instruction, dimensions, devices, axes)
+    relate_slices(relations)
     if axes is not None:
         relate_devices(module, relations, values, axes)
     return dimensions
