@@ -6,7 +6,7 @@ how much, `rewriting` makes the module, and `running` does it all.
 
 from hloexec.tools.shrinking.devices.arrangements import AxisChange
 from hloexec.tools.shrinking.positions import ConstantChange
-from hloexec.tools.shrinking.rewriting import KeptSize, Shrinkage, SizeChange
+from hloexec.tools.shrinking.rewriting import HoldingSize, KeptSize, Shrinkage, SizeChange
 from hloexec.tools.shrinking.running import shrink
 
-__all__ = ["AxisChange", "ConstantChange", "KeptSize", "Shrinkage", "SizeChange", "shrink"]
+__all__ = ["AxisChange", "ConstantChange", "HoldingSize", "KeptSize", "Shrinkage", "SizeChange", "shrink"]
