@@ -321,7 +321,9 @@ OFFSETS = """
     row = u32[1] dynamic-slice(table, id), dynamic_slice_sizes={1}
     offset = u32[] reshape(row)
     other = f32[PART,3] dynamic-slice(x, offset, zero), dynamic_slice_sizes={PART,3}
-    sum = f32[PART,3] add(mine, other)
+    third = f32[PART,3] slice(x), slice={[FROM:TO], [0:3]}
+    all = f32[PART,3] add(mine, other)
+    sum = f32[PART,3] add(all, third)
     ROOT whole = f32[WHOLE,3] all-gather(sum), channel_id=1, replica_groups=[1,128]<=[128], dimensions={0}, use_global_device_ids=true
 """
 
@@ -329,7 +331,7 @@ OFFSETS = """
 def offsets_for(part: int) -> hloexec.Module:
     offsets = ",".join(str(part * (127 - device)) for device in range(128))
     text = OFFSETS.replace("OFFSETS", offsets).replace("WHOLE", str(128 * part)).replace("PART", str(part))
-    return for_devices(text, 128)
+    return for_devices(text.replace("FROM", str(3 * part)).replace("TO", str(4 * part)), 128)
 
 
 @pytest.mark.parametrize("part", [16, 4, 2])

@@ -179,10 +179,10 @@ class Pad:
         for old, new, old_whole, new_whole, entry in sizes:
             low, high = entry.edge_padding_low, entry.edge_padding_high
             if low >= 0 and high >= 0 and not entry.interior_padding:
-                low = resized_start(old_whole, low, old, new_whole)
+                low = resized_start(old_whole, low, old, new_whole, new)
                 high = new_whole - new - low
             elif low <= 0 and high <= 0 and not entry.interior_padding:
-                low = -resized_start(old, -low, old_whole, new)
+                low = -resized_start(old, -low, old_whole, new, new_whole)
                 high = new_whole - new - low
             padding.append(PaddingDimension(low, high, entry.interior_padding))
         return attrs.evolve(change.attributes, padding=tuple(padding))

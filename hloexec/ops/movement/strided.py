@@ -301,7 +301,7 @@ class Slice:
         entries = []
         for old, new, size, entry in zip(before, after, sizes, change.attributes.slice, strict=True):
             if entry.stride == 1:
-                start = resized_start(old, entry.start, entry.limit - entry.start, new)
+                start = resized_start(old, entry.start, entry.limit - entry.start, new, size)
                 entries.append(SliceDimension(start, start + size))
             else:
                 entries.append(attrs.evolve(entry, limit=new - (old - entry.limit)))

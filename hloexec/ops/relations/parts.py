@@ -109,12 +109,13 @@ def _is_at_end(whole: int, start: int, size: int) -> bool:
 
 
 def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
-    """A dimension is part of another, from `start` on."""
+    """A dimension is part of another, from `start` on; that of a device is a share, however many there are."""
     full, size = use.size(whole), use.size(part)
     kind = _kind_of_part(full, start, size)
+    is_of_device = size > 1 and full % size == start % size == 0 and full // size in use.relations.device_counts
     if kind == "whole":
         use.same([whole], [part])
-    elif kind == "share":
+    elif kind == "share" or (kind == "piece" and is_of_device):
         use.equation({whole: size // gcd(full, size), part: -(full // gcd(full, size))})
         use.whole(whole, start)
     elif kind == "trim":
@@ -127,12 +128,13 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
         use.keep([whole, part], f"what part of it {start}:{start + size} is, of {full}, is unclear")
 
 
-def resized_start(whole: int, start: int, size: int, new_whole: int) -> int:
+def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: int) -> int:
     """Where a part of a dimension begins when the dimension has changed."""
     if whole == new_whole:
         return start
     kind = _kind_of_part(whole, start, size)
-    if kind == "share":
+    is_of_device = kind == "piece" and new_size != size and whole * new_size == new_whole * size
+    if kind == "share" or is_of_device:
         return start * new_whole // whole
     return new_whole - (whole - start) if kind == "piece" and _is_at_end(whole, start, size) else start
 
