@@ -78,6 +78,28 @@ def test_where_nothing_fits_the_smallest_is_told() -> None:
     assert "256: a constant lists its elements (%list in main); no dims releases it" in message
 
 
+def test_sizes_that_should_stay_do_so_on_fewer_devices_too() -> None:
+    with pytest.raises(hloexec.ResourceError, match="the number of devices: size 512 cannot stay on 4 devices"):
+        hloexec.shrink(hloexec.parse(layer()), max_bytes="12M", keep=[512])
+    shrinkage = hloexec.shrink(hloexec.parse(layer()), max_bytes="12M", keep=[256])
+    assert shrinkage.devices == 8
+    with pytest.raises(hloexec.InputError, match="the module has no dimension of that size"):
+        hloexec.shrink(hloexec.parse(layer()), max_bytes="12M", keep=[7])
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ("replica_count=2, num_partitions=32", "the number of devices can change of one kind alone"),
+        ("num_partitions=48", "%whole names 64 devices, but there are 48"),
+    ],
+)
+def test_why_there_cannot_be_fewer_devices_is_told(header: str, reason: str) -> None:
+    text = layer().replace("num_partitions=64", header)
+    with pytest.raises(hloexec.HloError, match=reason):
+        hloexec.shrink(hloexec.parse(text), max_bytes="1M")
+
+
 PROPORTION = """
     x = f32[8192,4096] parameter(0)
     rows = f32[8,4096] slice(x), slice={[0:8192:1024], [0:4096]}

@@ -140,8 +140,18 @@ class _Attempt:
         """By how much it is too large; at most 1 where it fits."""
         return max(self.candidate.total_bytes / (limit or 1), self.candidate.draft.flops / _MOST_FLOPS)
 
+    def require_kept(self) -> None:
+        """InputError where a size that should stay does not, as it is a product of others and the number of devices."""
+        relations = self.work.dimensions.relations
+        for root, after in self.candidate.draft.sizes.items():
+            before = relations.sizes[root]
+            if before in self.keep and before != after and root not in relations.to_one:
+                raise InputError(f"size {before} cannot stay on {self.work.workload.devices} devices")
+
     def with_size(self, before: int, after: int) -> int | None:
         """What a run takes where one size becomes another as well; None where it cannot, or that does not help."""
+        if before in self.dims or before in self.keep:
+            return None
         try:
             demands = self.work.demands({**self.dims, before: after}, self.keep)
             total = self.work.smallest(demands).total_bytes
@@ -188,6 +198,7 @@ def _with_fewer_devices(
         number = likely[0] if likely else len(counts) // 2
         try:
             tried = next(_attempts(islice(arranging.fewer(counts[number]), _MOST_ARRANGEMENTS), dims, keep, limit))
+            tried.require_kept()
         except HloError as error:
             refused = refused or error
             del counts[number]
