@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 _EXCERPT = 160
@@ -77,6 +78,9 @@ class DeadlockError(EvaluationError):
 
 class ResourceError(HloError):
     """Running the module needs more memory, loop iterations or time than it may take."""
+
+    smallest: Any = None
+    """Of `shrink`, what becomes of the module at its smallest, a Shrinkage, which needs more still."""
 
 
 class HloWarning(UserWarning):

@@ -308,3 +308,36 @@ def test_a_module_that_is_not_divided_among_devices_is_refused() -> None:
         hloexec.InputError, match="2 replicas × 8 partitions; the number of devices can change of one kind"
     ):
         hloexec.shrink(both, devices=4)
+
+
+OFFSETS = """
+    x = f32[WHOLE,3] parameter(0)
+    id = u32[] partition-id()
+    part = u32[] constant(PART)
+    start = u32[] multiply(id, part)
+    zero = u32[] constant(0)
+    mine = f32[PART,3] dynamic-slice(x, start, zero), dynamic_slice_sizes={PART,3}
+    table = u32[128] constant({OFFSETS})
+    row = u32[1] dynamic-slice(table, id), dynamic_slice_sizes={1}
+    offset = u32[] reshape(row)
+    other = f32[PART,3] dynamic-slice(x, offset, zero), dynamic_slice_sizes={PART,3}
+    third = f32[PART,3] slice(x), slice={[FROM:TO], [0:3]}
+    all = f32[PART,3] add(mine, other)
+    sum = f32[PART,3] add(all, third)
+    ROOT whole = f32[WHOLE,3] all-gather(sum), channel_id=1, replica_groups=[1,128]<=[128], dimensions={0}, use_global_device_ids=true
+"""
+
+
+def offsets_for(part: int) -> hloexec.Module:
+    offsets = ",".join(str(part * (127 - device)) for device in range(128))
+    text = OFFSETS.replace("OFFSETS", offsets).replace("WHOLE", str(128 * part)).replace("PART", str(part))
+    return for_devices(text.replace("FROM", str(3 * part)).replace("TO", str(4 * part)), 128)
+
+
+@pytest.mark.parametrize("part", [16, 4, 2])
+def test_the_part_of_one_of_many_devices_shrinks_and_offsets_follow(part: int) -> None:
+    """All devices stay, so the part of each gets smaller."""
+    pytest.importorskip("scipy", reason="scipy is not installed, which finds smaller dimensions")
+    shrinkage = hloexec.shrink(offsets_for(32), dims={128 * 32: 128 * part})
+    assert shrinkage.module == offsets_for(part)
+    assert all(change.is_certain for change in shrinkage.constants)

@@ -109,12 +109,13 @@ def _is_at_end(whole: int, start: int, size: int) -> bool:
 
 
 def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
-    """A dimension is part of another, from `start` on."""
+    """A dimension is part of another, from `start` on; that of a device is a share, however many there are."""
     full, size = use.size(whole), use.size(part)
     kind = _kind_of_part(full, start, size)
+    is_of_device = size > 1 and full % size == start % size == 0 and full // size in use.relations.device_counts
     if kind == "whole":
         use.same([whole], [part])
-    elif kind == "share":
+    elif kind == "share" or (kind == "piece" and is_of_device):
         _relate_share(use, whole, part, start)
     elif kind == "trim":
         use.equation({whole: 1, part: -1})
@@ -175,17 +176,18 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
 
 
 def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
-    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts, all but the ends, or
-    a piece of fixed size.
+    """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts or of as many as
+    there are devices, all but the ends, or a piece of fixed size.
 
     It may be the part of one of several devices, whose number is a dimension.
     """
     full, size = use.size(whole), use.size(window)
+    most = _MOST_WINDOWS if size >= _LEAST_SHARE else _MOST_SHARES
     if devices is not None and full == use.size(devices) * size:
         use.shared(whole, window, devices)
     elif full == size:
         use.same([whole], [window])
-    elif size > 1 and full % size == 0 and full <= (_MOST_WINDOWS if size >= _LEAST_SHARE else _MOST_SHARES) * size:
+    elif size > 1 and full % size == 0 and (full <= most * size or full // size in use.relations.device_counts):
         use.multiple(whole, window)
     elif _is_trimmed(full, size):
         use.equation({whole: 1, window: -1})

@@ -385,6 +385,8 @@ class Relations:
     components: list[tuple[int, Dimensions]] = attrs.field(factory=list)
     """The unit of vectors, and of each of their components."""
     channels: dict[int, Axes] = attrs.field(factory=dict)
+    device_counts: frozenset[int] = frozenset()
+    """The number of devices, and those of groups of them, larger than 1: into so many parts arrays are divided."""
     to_one: set[int] = attrs.field(factory=set)
     """Dimensions that may become 1."""
     aligned: UnionFind = attrs.field(factory=lambda: UnionFind())

@@ -31,15 +31,7 @@ def shrinkage_view(shrinkage: Shrinkage, output: str | None, top: int) -> Render
 
 def _headline(shrinkage: Shrinkage, output: str | None) -> RenderableType:
     where = "" if output is None else f", written to {output}"
-    devices = "one device" if shrinkage.devices == 1 else plural(shrinkage.devices, "device")
-    if shrinkage.axes:
-        grids = [
-            " × ".join(map(str, sizes))
-            for sizes in zip(*((axis.before, axis.after) for axis in shrinkage.axes), strict=True)
-        ]
-        devices = f"{devices} of {shrinkage.devices_before}"
-        devices += f" ({grids[1]} of {grids[0]})" if len(shrinkage.axes) > 1 else ""
-    changed = f"{plural(len(shrinkage.changes), 'size')} changed, for {devices}{where}"
+    changed = f"{plural(len(shrinkage.changes), 'size')} changed, for {shrinkage.devices_text}{where}"
     inputs = f"inputs  {byte_text(shrinkage.argument_bytes)}, before {byte_text(shrinkage.argument_bytes_before)}"
     run = "" if shrinkage.peak_bytes is None else f"\na run   about {byte_text(shrinkage.peak_bytes)} beyond its inputs"
     flops = f"{flop_text(shrinkage.flops)}, before {flop_text(shrinkage.flops_before)}"

@@ -7,7 +7,16 @@ how much, `rewriting` makes the module, `fitting` sees to what its integers are 
 from hloexec.tools.shrinking.devices.arrangements import AxisChange
 from hloexec.tools.shrinking.fitting import FittedOperand
 from hloexec.tools.shrinking.positions import ConstantChange
-from hloexec.tools.shrinking.rewriting import KeptSize, Shrinkage, SizeChange
+from hloexec.tools.shrinking.rewriting import HoldingSize, KeptSize, Shrinkage, SizeChange
 from hloexec.tools.shrinking.running import shrink
 
-__all__ = ["AxisChange", "ConstantChange", "FittedOperand", "KeptSize", "Shrinkage", "SizeChange", "shrink"]
+__all__ = [
+    "AxisChange",
+    "ConstantChange",
+    "FittedOperand",
+    "HoldingSize",
+    "KeptSize",
+    "Shrinkage",
+    "SizeChange",
+    "shrink",
+]

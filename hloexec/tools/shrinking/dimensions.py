@@ -39,7 +39,7 @@ from hloexec.ops.attributes import computation_names
 from hloexec.ops.control.asynchronous import start_of
 from hloexec.ops.registry import Entry, Role, find_custom_call, find_opcode, forwarded_names, role_of, traits_of
 from hloexec.ops.relations import Relating, Relations, Value, relate_slices
-from hloexec.tools.shrinking.devices.axes import DeviceAxes, device_group, device_starts, relate_devices
+from hloexec.tools.shrinking.devices.axes import DeviceAxes, device_counts, device_group, device_starts, relate_devices
 from hloexec.tools.shrinking.grouping import divisors
 
 
@@ -173,7 +173,7 @@ class Dimensions:
 
 def dimensions_of(module: Module, devices: int, axes: DeviceAxes | None = None) -> Dimensions:
     """Number the dimensions of a module for so many devices, and relate them; with `axes`, devices get fewer."""
-    relations = Relations()
+    relations = Relations(device_counts=device_counts(module, devices))
     values = {
         computation.name: {
             instruction.name: Value.of(instruction.shape, relations) for instruction in computation.instructions

@@ -372,12 +372,16 @@ class _Lengths:
         return {old: next(iter(new_sizes[old])) for old in sorted(new_sizes, reverse=True) if len(new_sizes[old]) == 1}
 
     def last_starts(self, rooms: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        """By the last start of a window in a dimension, and its size, the new ones, and the size of the dimension."""
+        """By the starts of windows that divide a dimension, the last start of others, and their size, the new ones, and
+        the size of the dimension."""
         new_starts: dict[int, tuple[int, int]] = {}
         for whole, window in rooms:
             ours, theirs = self._size(self.relations.root(whole)), self._size(self.relations.root(window))
             new_starts[theirs[0]] = theirs[1], ours[0]
             new_starts[ours[0] - theirs[0]] = ours[1] - theirs[1], ours[0]
+            parts = ours[0] // theirs[0] if theirs[0] else 0
+            if parts <= _MOST_NUMBERS and all(size == parts * part for size, part in zip(ours, theirs, strict=True)):
+                new_starts |= {part * theirs[0]: (part * theirs[1], ours[0]) for part in range(1, parts)}
         return new_starts
 
     def _size(self, root: int) -> tuple[int, int]:
@@ -515,7 +519,8 @@ def _replaced(
         if all(old == new for old, new in sizes.items()):
             continue
         for number in np.unique(array[index]).tolist():
-            change = _changed(number, sizes, last_starts)
+            change = _listed(number, last_starts) if array.size > 1 else None
+            change = change or _changed(number, sizes, last_starts)
             if change is None:
                 continue
             changes.append(change)
@@ -524,6 +529,14 @@ def _replaced(
                 part = result[index]
                 result[index] = np.where(array[index] == number, array.dtype.type(change.after), part)
     return result, changes
+
+
+def _listed(number: int, starts: Mapping[int, tuple[int, int]]) -> ConstantChange | None:
+    """What a number of a table becomes that is a start of a window."""
+    if number not in starts:
+        return None
+    after, size = starts[number]
+    return ConstantChange("", "", number, after, size, is_certain=True)
 
 
 def _changed(

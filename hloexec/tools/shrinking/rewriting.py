@@ -25,6 +25,7 @@ from hloexec.core.ir.shape import elements_of, tuple_shape
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold
 from hloexec.core.values import Described
+from hloexec.core.wording import argument, byte_text, plural
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.registry import Role, entry_of, find_opcode, role_of
@@ -241,6 +242,33 @@ class KeptSize:
 
 
 @frozen
+class HoldingSize:
+    """A size that keeps a module large, with one place where that shows, and what would make it smaller."""
+
+    before: int
+    """The size, as it was."""
+    after: int
+    """What it becomes at the least; the same where it stays."""
+    reason: str
+    computation: str
+    instruction: str
+    bytes: int
+    """What the arrays of which it is a dimension would take less if it were 1, on one device."""
+    released: int | None
+    """What `dims` can make of it; None where it was tried in vain."""
+    released_bytes: int | None
+    """What a run takes then, inputs included."""
+
+    def __str__(self) -> str:
+        size = f"{self.before}" if self.before == self.after else f"{self.before}, which becomes {self.after}"
+        where = f" (%{self.instruction} in {self.computation})" if self.instruction else ""
+        if self.released is None:
+            return f"{size}: {self.reason}{where}; no {argument('dims')} releases it"
+        pair = argument("dims", f"{self.before}={self.released}", f"dims={{{self.before}: {self.released}}}")
+        return f"{size}: {self.reason}{where}; with {pair}, a run takes {byte_text(self.released_bytes or 0)}"
+
+
+@frozen
 class Shrinkage(Described):
     """A smaller module, and how it differs from the given one.
 
@@ -253,6 +281,8 @@ class Shrinkage(Described):
     """The sizes of dimensions that changed."""
     kept: tuple[KeptSize, ...]
     """The sizes of dimensions that stay, and why."""
+    holding: tuple[HoldingSize, ...]
+    """Where the module does not become as small as it should, the sizes that hold it up; else none."""
     constants: tuple[ConstantChange, ...]
     """Constants that may encode a size; those that are not certain were guessed, or left as they are."""
     fitted: tuple[FittedOperand, ...]
@@ -280,6 +310,18 @@ class Shrinkage(Described):
     def total_bytes(self) -> int | None:
         """Those of the inputs, and what a run allocates beyond them."""
         return None if self.peak_bytes is None else self.argument_bytes + self.peak_bytes
+
+    @property
+    def devices_text(self) -> str:
+        """How many devices there are, of how many, and along which axes."""
+        if not self.axes:
+            return "one device" if self.devices == 1 else plural(self.devices, "device")
+        grids = [
+            " × ".join(map(str, sizes))
+            for sizes in zip(*((axis.after, axis.before) for axis in self.axes), strict=True)
+        ]
+        grid = f" ({grids[0]} of {grids[1]})" if len(self.axes) > 1 else ""
+        return f"{plural(self.devices, 'device')} of {self.devices_before}{grid}"
 
     def __str__(self) -> str:
         return f"{self.module}, {len(self.changes)} sizes changed"

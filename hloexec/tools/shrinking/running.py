@@ -6,8 +6,9 @@ The trip counts that loops state, where their bounds have changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from math import ceil, inf, log2
 
 import attrs
@@ -19,21 +20,22 @@ from hloexec.core.arguments import byte_count, listed, require_integer, require_
 from hloexec.core.ir import Computation, Instruction, Literal, Module
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
-from hloexec.core.wording import argument, listing
+from hloexec.core.wording import argument, first_line, listing, truncated
 from hloexec.engine.devices.topology import topology_of
 from hloexec.errors import HloError, InputError, ResourceError, VerificationError, unwarned
 from hloexec.language.verifier import verify
 from hloexec.ops.costs import trip_count_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
-from hloexec.tools.shrinking.devices.arrangements import FewerDevices, fewer_devices
+from hloexec.tools.shrinking.devices.arrangements import Arranging, FewerDevices, fewer_devices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.tools.shrinking.factors import factors_for
 from hloexec.tools.shrinking.fitting import fitted
 from hloexec.tools.shrinking.forecast import Forecast
-from hloexec.tools.shrinking.grouping import Group, Groups, groups_of
+from hloexec.tools.shrinking.grouping import Group, Groups, divisors, groups_of
+from hloexec.tools.shrinking.holding import holding_sizes
 from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
-from hloexec.tools.shrinking.rewriting import KeptSize, Shrinkage, Workload, kept_sizes, rewritten, size_changes
+from hloexec.tools.shrinking.rewriting import HoldingSize, Shrinkage, Workload, kept_sizes, rewritten, size_changes
 from hloexec.tools.shrinking.solving import Demand, Sizing, Solver
 
 _COUNT = re.compile(r'("known(?:_trip_c|TripC)ount"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+)')
@@ -66,7 +68,12 @@ DEFAULT_BYTES = 2 << 30
 _MOST_FLOPS = 10**13
 """Minutes of a few cores."""
 _STEPS_PER_BIT = 2
+_COARSE_STEPS = 4
+"""Between bounds of which the best is looked for where the lowest is not enough."""
 _LISTED = 4
+_MOST_ARRANGEMENTS = 8
+"""Of one number of devices that was not asked for."""
+_LONGEST = 300
 _SMALLEST_BITS = 6
 """Values are not made smaller than this power of two for the sake of memory."""
 _MOST_FORECASTS = 4
@@ -87,9 +94,10 @@ def shrink(
     where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
     other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
     grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
-    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. The result is valid HLO,
-    and the same for the same arguments. Raises ResourceError where the module cannot become so small, InputError where
-    sizes cannot become what `dims` says, or the devices so few.
+    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. Without, there are fewer
+    devices only where the module does not fit otherwise, as many as fit. The result is valid HLO, and the same for the
+    same arguments. Raises ResourceError where the module cannot become so small, of which `smallest` is what it becomes
+    at its smallest; InputError where sizes cannot become what `dims` says, or the devices so few.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)
@@ -98,18 +106,136 @@ def shrink(
     limit = byte_count("max_bytes", max_bytes) if max_bytes is not None else DEFAULT_BYTES if is_bounded else None
     with unwarned():
         verify(module)
+    refused: HloError | None = None
     if fewer is None:
-        work = _Work.of(module)
-        return work.shrunken(work.demands(wanted, kept), limit)
-    first: HloError | None = None
-    for arrangement in fewer_devices(module, fewer):
+        attempt = _Attempt.of(_Work.of(module), wanted, kept, limit)
+        if attempt.work.devices > 1 and not attempt.fits(limit):
+            attempt, refused = _with_fewer_devices(module, attempt, wanted, kept, limit)
+    else:
+        attempts = _attempts(fewer_devices(module, fewer), wanted, kept, limit)
+        attempt = first = next(attempts)
+        if not first.fits(limit):
+            attempt = next((other for other in attempts if other.fits(limit)), first)
+    if attempt.fits(limit):
+        return attempt.work.shrinkage(attempt.candidate)
+    raise _too_large(attempt, limit, refused)
+
+
+@frozen(eq=False)
+class _Attempt:
+    """A module with what is asked of its sizes, and what it becomes: the largest that fits, else the smallest."""
+
+    work: _Work
+    dims: Mapping[int, int]
+    keep: Collection[int]
+    candidate: _Candidate
+
+    @classmethod
+    def of(cls, work: _Work, dims: Mapping[int, int], keep: Collection[int], limit: int | None) -> _Attempt:
+        return cls(work, dims, keep, work.best(work.demands(dims, keep), limit))
+
+    def fits(self, limit: int | None) -> bool:
+        return self.candidate.fits(limit)
+
+    def excess(self, limit: int | None) -> float:
+        """By how much it is too large; at most 1 where it fits."""
+        return max(self.candidate.total_bytes / (limit or 1), self.candidate.draft.flops / _MOST_FLOPS)
+
+    def require_kept(self) -> None:
+        """InputError where a size that should stay does not, as it is a product of others and the number of devices."""
+        relations = self.work.dimensions.relations
+        for root, after in self.candidate.draft.sizes.items():
+            before = relations.sizes[root]
+            if before in self.keep and before != after and root not in relations.to_one:
+                raise InputError(f"size {before} cannot stay on {self.work.workload.devices} devices")
+
+    def with_size(self, before: int, after: int) -> int | None:
+        """What a run takes where one size becomes another as well; None where it cannot, or that does not help."""
+        if before in self.dims or before in self.keep:
+            return None
         try:
-            work = _Work.of(arrangement.module, arrangement)
-            return work.shrunken(work.demands(wanted, kept), limit)
+            demands = self.work.demands({**self.dims, before: after}, self.keep)
+            total = self.work.smallest(demands).total_bytes
+        except HloError:
+            return None
+        return total if total < self.candidate.total_bytes else None
+
+
+def _attempts(
+    ways: Iterable[FewerDevices], dims: Mapping[int, int], keep: Collection[int], limit: int | None
+) -> Iterator[_Attempt]:
+    """What becomes of the module with each possible arrangement of devices; the error of the first if none is."""
+    first: HloError | None = None
+    is_any = False
+    for way in ways:
+        try:
+            attempt = _Attempt.of(_Work.of(way.module, way), dims, keep, limit)
         except HloError as error:
             first = first or error
-    assert first is not None
-    raise first
+            continue
+        is_any = True
+        yield attempt
+    if first is not None and not is_any:
+        raise first
+
+
+def _with_fewer_devices(
+    module: Module, attempt: _Attempt, dims: Mapping[int, int], keep: Collection[int], limit: int | None
+) -> tuple[_Attempt, HloError | None]:
+    """As many devices as fit, by halving their number; else the smallest attempt, and why a number was refused.
+
+    What a run takes is about proportional to the number of devices, or falls faster.
+    """
+    try:
+        arranging = Arranging.of(module)
+    except HloError as error:
+        return attempt, error
+    refused: HloError | None = None
+    best, last = attempt, attempt
+    counts = _halvings(attempt.work.devices)
+    while counts:
+        most = last.work.workload.devices / last.excess(limit)
+        likely = [number for number, count in enumerate(counts) if count <= most]
+        number = likely[0] if likely else len(counts) // 2
+        try:
+            tried = next(_attempts(islice(arranging.fewer(counts[number]), _MOST_ARRANGEMENTS), dims, keep, limit))
+            tried.require_kept()
+        except HloError as error:
+            refused = refused or error
+            del counts[number]
+            continue
+        if not tried.fits(limit):
+            last, counts = tried, counts[number + 1 :]
+        elif likely:
+            return tried, None
+        else:
+            counts = counts[:number]
+        best = min((best, tried), key=lambda one: (not one.fits(limit), not one.fits(limit) and one.excess(limit)))
+    return best, refused
+
+
+def _halvings(count: int) -> list[int]:
+    """A number divided by 2 again and again, or by its smallest prime, as long as 2 or more is left."""
+    counts = []
+    while (count := next(iter(divisors(count)), 1)) > 1:
+        counts.append(count)
+    return counts
+
+
+def _too_large(attempt: _Attempt, limit: int | None, refused: HloError | None) -> ResourceError:
+    """What to raise where nothing fits, with the smallest module that there is."""
+    work, candidate, draft = attempt.work, attempt.candidate, attempt.candidate.draft
+    holding = holding_sizes(work.module, work.dimensions, work.groups, draft.sizes, attempt.with_size)
+    devices = "" if work.fewer is None else f", on {work.workload.devices} of {work.devices} devices"
+    lines = [f"  {size}" for size in holding]
+    lines += [] if refused is None else [f"  the number of devices: {truncated(first_line(refused.message), _LONGEST)}"]
+    error = ResourceError(
+        f"module {work.module.name} cannot shrink to {limit} bytes: with its smallest sizes{devices}, its inputs take "
+        f"{draft.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and {draft.flops} "
+        "operations." + (" What holds it up:\n" + "\n".join(lines) if lines else "")
+    )
+    error.smallest = work.shrinkage(candidate, holding)
+    return error
 
 
 def _checked_sizes(dims: Mapping[int, int] | None) -> dict[int, int]:
@@ -153,6 +279,10 @@ class _Draft:
     flops: int
     live_bytes: int
 
+    def taken(self) -> int:
+        """What is alive at once, with inputs."""
+        return self.argument_bytes + self.live_bytes
+
     def may_fit(self, limit: int | None) -> bool:
         """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
         return _fits(self.argument_bytes, self.flops, limit)
@@ -169,8 +299,17 @@ class _Candidate:
     constants: list[ConstantChange]
     peak_bytes: int | None
 
+    @property
+    def total_bytes(self) -> int:
+        return self.draft.argument_bytes + (self.peak_bytes or 0)
+
     def fits(self, limit: int | None) -> bool:
-        return _fits(self.draft.argument_bytes + (self.peak_bytes or 0), self.draft.flops, limit)
+        return _fits(self.total_bytes, self.draft.flops, limit)
+
+
+def _top(solver: Solver) -> int:
+    """The bound under which every value may stay as it is, in steps."""
+    return max(ceil(log2(max(solver.largest.values(), default=1))), _SMALLEST_BITS + 1) * _STEPS_PER_BIT
 
 
 def _fits(size: int, flops: int, limit: int | None) -> bool:
@@ -275,19 +414,34 @@ class _Work:
             return f"the module has no dimension of that size; there are {listing(sizes, 12)}"
         return f"{kept[0].reason} (%{kept[0].instruction} in {kept[0].computation})"
 
-    def shrunken(self, demands: list[Demand], limit: int | None) -> Shrinkage:
+    def best(self, demands: list[Demand], limit: int | None) -> _Candidate:
+        """The largest candidate that fits; else the smallest."""
         solver = Solver(self.groups, self.workload.largest(), demands)
         draft = self._draft(solver, inf)
-        candidate = self._candidate(draft) if draft.may_fit(limit) else None
-        if candidate is None or not candidate.fits(limit):
-            assert limit is not None
-            candidate = self._largest_that_fits(solver, limit)
+        if draft.may_fit(limit) and (candidate := self._candidate(draft)).fits(limit):
+            return candidate
+        assert limit is not None
+        return self._largest_that_fits(solver, limit)
+
+    def smallest(self, demands: list[Demand]) -> _Candidate:
+        """The candidate with the smallest values."""
+        solver = Solver(self.groups, self.workload.largest(), demands)
+        return self._candidate(min(self._coarse(solver).values(), key=_Draft.taken))
+
+    def _coarse(self, solver: Solver) -> dict[int, _Draft]:
+        """By bounds far from one another, what is drafted: a lower bound makes more values small, not all together."""
+        steps = range(_SMALLEST_BITS * _STEPS_PER_BIT, _top(solver), _COARSE_STEPS)
+        return {step: self._draft(solver, step / _STEPS_PER_BIT) for step in steps}
+
+    def shrinkage(self, candidate: _Candidate, holding: Sequence[HoldingSize] = ()) -> Shrinkage:
+        """How a candidate differs from the module."""
         draft = candidate.draft
         module, operands = fitted(self.module, candidate.module)
         return Shrinkage(
             module=module,
             changes=size_changes(self.module, self.dimensions, self.groups, draft.sizes),
             kept=kept_sizes(self.module, self.dimensions, self.groups),
+            holding=tuple(holding),
             constants=tuple(candidate.constants),
             fitted=operands,
             is_proven=draft.sizing.is_proven,
@@ -330,9 +484,11 @@ class _Work:
             )
 
     def _largest_that_fits(self, solver: Solver, limit: int) -> _Candidate:
-        """By bisection of the bound on the size of a value, which begins where forecasts say that a run just fits."""
-        top = ceil(log2(max(solver.largest.values(), default=1))) * _STEPS_PER_BIT
-        low, high = _SMALLEST_BITS * _STEPS_PER_BIT, max(top, _SMALLEST_BITS * _STEPS_PER_BIT)
+        """By bisection of the bound on the size of a value, which begins where forecasts say that a run just fits.
+
+        The smallest candidate where none does.
+        """
+        low, high = _SMALLEST_BITS * _STEPS_PER_BIT, _top(solver)
         drafts = lru_cache(maxsize=None)(lambda step: self._draft(solver, step / _STEPS_PER_BIT))
         best: _Candidate | None = None
         too_large: list[Sequence[int]] = []
@@ -360,7 +516,8 @@ class _Work:
         if best is None:
             best = self._candidate(drafts(low))
             if not best.fits(limit):
-                raise ResourceError(self._too_large(best, limit))
+                smallest = self._candidate(min(self._coarse(solver).values(), key=_Draft.taken))
+                best = min(best, smallest, key=lambda candidate: candidate.total_bytes)
         return best
 
     def _draft(self, solver: Solver, bound: float) -> _Draft:
@@ -368,16 +525,6 @@ class _Work:
         sizes, workload = sizing.sizes(self.groups, self.dimensions.relations), self.workload
         live_bytes = self.forecast.live_bytes(sizes) * workload.devices
         return _Draft(sizing, sizes, workload.argument_bytes(sizes), workload.flops(sizes), live_bytes)
-
-    def _too_large(self, candidate: _Candidate, limit: int) -> str:
-        kept = kept_sizes(self.module, self.dimensions, self.groups)
-        lines = [_reason(kept_size) for kept_size in kept[:5]]
-        return (
-            f"module {self.module.name} cannot shrink to {limit} bytes: with its smallest sizes, its inputs take "
-            f"{candidate.draft.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and "
-            f"{candidate.draft.flops} operations."
-            + (" The largest sizes that stay:\n" + "\n".join(lines) if lines else "")
-        )
 
     def _candidate(self, draft: _Draft) -> _Candidate:
         sizes = draft.sizes
@@ -427,10 +574,6 @@ def _require_valid(module: Module) -> None:
             f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
             f"keeping the sizes that it names may help ({argument('keep')}): {error}"
         ) from error
-
-
-def _reason(kept: KeptSize) -> str:
-    return f"  {kept.size}: {kept.reason} (%{kept.instruction} in {kept.computation})"
 
 
 def _unit_for(group: Group, root: int, before: int, after: int) -> int:

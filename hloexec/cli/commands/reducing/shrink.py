@@ -54,14 +54,21 @@ def command(
     """Make a module smaller: the same instructions, loops, collectives and library calls on smaller arrays.
 
     Prints the smaller module, or a report if it is written to a file. The sizes are the largest with which a run fits
-    into memory, and takes minutes.
+    into memory, and takes minutes; where none do, there are fewer devices. If nothing fits, the error says what holds
+    the module up, and the smallest one is written or reported.
     """
     import hloexec
     from hloexec.report.json.printed import File, Output
     from hloexec.report.reducing.shrinkages import shrinkage_view
 
     module = hloexec.load(file)
-    shrinkage = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
+    error: hloexec.ResourceError | None = None
+    try:
+        shrinkage = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
+    except hloexec.ResourceError as too_large:
+        if too_large.smallest is None or not (output or report or as_json):
+            raise
+        error, shrinkage = too_large, too_large.smallest
     text = hloexec.format(shrinkage.module)
     if output is not None:
         write_text(output, text)
@@ -72,6 +79,11 @@ def command(
         lambda: [File(file), Output(output), shrinkage],
         lambda: shrinkage_view(shrinkage, output, top) if is_report else text,
     )
+    if error is not None and as_json:  # the record is printed
+        click.echo(f"error: {error}", err=True)
+        click.get_current_context().exit(1)
+    if error is not None:
+        raise error
 
 
 def _sizes(dims: Sequence[tuple[str, str]]) -> dict[int, int]:

@@ -16,7 +16,7 @@ from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option,
 from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import Given, run_options
 from hloexec.core.structs import frozen
-from hloexec.errors import HloError
+from hloexec.errors import HloError, ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -319,13 +319,18 @@ def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     from hloexec.core.wording import byte_text, counted
     from hloexec.tools.shrinking import shrink
 
-    shrinkage = shrink(snapshot.module, max_bytes=max_bytes)
-    if not shrinkage.changes:
+    try:
+        shrinkage = shrink(snapshot.module, max_bytes=max_bytes)
+    except ResourceError as error:
+        raise ResourceError(str(error).replace("--dim", "hloexec shrink --dim")) from error
+    if not shrinkage.changes and not shrinkage.axes:
         return snapshot
+    devices = f", on {shrinkage.devices_text}" if shrinkage.axes else ""
     before, after = byte_text(shrinkage.argument_bytes_before), byte_text(shrinkage.argument_bytes)
     fitted = f", {counted(len(shrinkage.fitted), 'operand')} made to fit" if shrinkage.fitted else ""
     click.echo(
-        f"shrunken: inputs take {after} instead of {before}{fitted} (hloexec shrink --report says how)", err=True
+        f"shrunken: inputs take {after} instead of {before}{devices}{fitted} (hloexec shrink --report says how)",
+        err=True,
     )
     return attrs.evolve(snapshot, module=shrinkage.module, inputs_per_device=(), result=None)
 

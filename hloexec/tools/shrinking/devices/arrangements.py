@@ -90,39 +90,59 @@ class FewerDevices:
         return without_copies(for_fewer_devices(module, self.axes), self.originals)
 
 
+@frozen(eq=False)
+class Arranging:
+    """A module that may have fewer devices, each constant for numbers of devices with one use."""
+
+    module: Module
+    originals: Originals
+    topology: Topology
+    values: DeviceValues
+
+    @classmethod
+    def of(cls, module: Module) -> Arranging:
+        """InputError where the number of devices cannot change."""
+        topology = _checked_topology(module)
+        require_partitioned(module)
+        values = DeviceValues.of(module, topology.replicas, topology.partitions)
+        module, originals = with_own_constants(module, values)
+        return cls(module, originals, topology, DeviceValues.of(module, topology.replicas, topology.partitions))
+
+    def fewer(self, wanted: int | tuple[int, ...]) -> Iterator[FewerDevices]:
+        """All arrangements of so many devices, or of one grid, for which constants and pairs can be fitted; InputError
+        where there is none."""
+        first: HloError | None = None
+        is_any = False
+        for shorter in arrangements(self.module, self.topology, self.values, wanted):
+            try:
+                axes = DeviceAxes(shorter, self.topology, self.values, DeviceConstants.of(self.values, shorter))
+                for_fewer_devices(self.module, axes)
+            except HloError as error:
+                first = first or error
+                continue
+            is_any = True
+            yield FewerDevices(self.module, self.originals, axes)
+        if first is not None and not is_any:
+            raise first
+
+
 def fewer_devices(module: Module, wanted: int | tuple[int, ...]) -> Iterator[FewerDevices]:
-    """All arrangements of so many devices, or of one grid, for which constants can be fitted; InputError where there
-    is none."""
-    topology = _checked(module, wanted)
-    require_partitioned(module)
-    values = DeviceValues.of(module, topology.replicas, topology.partitions)
-    module, originals = with_own_constants(module, values)
-    values = DeviceValues.of(module, topology.replicas, topology.partitions)
-    first: HloError | None = None
-    is_any = False
-    for shorter in arrangements(module, topology, values, wanted):
-        try:
-            axes = DeviceAxes(shorter, topology, values, DeviceConstants.of(values, shorter))
-        except HloError as error:
-            first = first or error
-            continue
-        is_any = True
-        yield FewerDevices(module, originals, axes)
-    if first is not None and not is_any:
-        raise first
-
-
-def _checked(module: Module, wanted: int | tuple[int, ...]) -> Topology:
-    topology = topology_of(module)
-    if topology.count == 1:
-        raise InputError(f"module {module.name} is for one device, and cannot have fewer")
-    if min(topology.replicas, topology.partitions) > 1:
-        raise InputError(f"module {module.name} has {topology}; the number of devices can change of one kind alone")
+    """The arrangements of so many devices, or of one grid; InputError where there are none, or not fewer."""
+    topology = _checked_topology(module)
     count = prod(wanted) if isinstance(wanted, tuple) else wanted
     if count >= topology.count:
         raise InputError(
             f"{argument('devices')} is {count}, but module {module.name} has {topology.count}, and can only have fewer"
         )
+    return Arranging.of(module).fewer(wanted)
+
+
+def _checked_topology(module: Module) -> Topology:
+    topology = topology_of(module)
+    if topology.count == 1:
+        raise InputError(f"module {module.name} is for one device, and cannot have fewer")
+    if min(topology.replicas, topology.partitions) > 1:
+        raise InputError(f"module {module.name} has {topology}; the number of devices can change of one kind alone")
     return topology
 
 

@@ -46,6 +46,19 @@ def is_collective(instruction: Instruction) -> bool:
     return hasattr(attributes, "replica_groups") or hasattr(attributes, "source_target_pairs")
 
 
+def device_counts(module: Module, count: int) -> frozenset[int]:
+    """The number of devices, and the sizes of the groups in which collectives have them, if larger than 1."""
+    sizes = {count}
+    for computation in module:
+        for instruction in computation:
+            groups: ReplicaGroups | None = getattr(instruction.attributes, "replica_groups", None)
+            if groups is not None and groups.iota is not None:
+                sizes.add(groups.iota.dimensions[-1])
+            elif groups is not None:
+                sizes.update(map(len, groups.groups[:1]))
+    return frozenset(sizes - {0, 1})
+
+
 def grid_of(module: Module, topology: Topology, values: DeviceValues) -> Grid:
     """The grid whose axes end wherever something steps over; InputError where that is no grid."""
     cuts: dict[int, str] = {}

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hloexec.core.structs import frozen
+from hloexec.core.wording import truncated
 from hloexec.errors import InputError
 
 Run: TypeAlias = tuple[int, int]
@@ -201,6 +202,7 @@ def rotation(shift: int, size: int, smaller: int) -> int:
     return (shift if 2 * shift < size else shift - size) % smaller
 
 
+_LONGEST = 120
 _Pairs = Sequence[tuple[int, int]]
 
 
@@ -210,9 +212,14 @@ def pairs_for(pairs: _Pairs, shorter: Shorter, where: str) -> tuple[tuple[int, i
         patterns = _patterns(pairs, shorter.before, blocks)
         if patterns is None:
             continue
-        new_patterns = [
-            _shortened(pattern, shorter, block, where) for pattern, block in zip(patterns, blocks, strict=True)
-        ]
+        try:
+            new_patterns = [
+                _shortened(pattern, shorter, block, where) for pattern, block in zip(patterns, blocks, strict=True)
+            ]
+        except InputError:
+            if (exchanged := _exchanged(pairs, shorter)) is not None:
+                return exchanged
+            raise
         return _product(new_patterns, shorter.after, blocks, pairs)
     exchanged = _exchanged(pairs, shorter)
     if exchanged is None:
@@ -265,7 +272,13 @@ def _shortened(pattern: Mapping[int, int], shorter: Shorter, block: Block, where
     ends = {0: 0, size - 1: smaller - 1}
     if len(pattern) == 1 and all(end in ends for item in pattern.items() for end in item):
         return {ends[source]: ends[target] for source, target in pattern.items()}
-    raise InputError(f"what {where} sends along {size} devices has no counterpart along {smaller}: {dict(pattern)}")
+    raise InputError(
+        f"what {where} sends along {size} devices has no counterpart along {smaller}: {_pattern_text(pattern)}"
+    )
+
+
+def _pattern_text(pattern: Mapping[int, int]) -> str:
+    return truncated(str(dict(pattern)), _LONGEST)
 
 
 def _product(
