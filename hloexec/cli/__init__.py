@@ -125,13 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         restart_with_better_kernels()
         keep_freed_memory()
     if arguments is None and any(name.endswith("_SIZE") or name == "PMIX_RANK" for name in os.environ):
-        from hloexec.cli.process import is_for_all_ranks, is_worker
+        from hloexec.cli.process import ending_all_ranks, is_for_all_ranks, is_worker
 
         if is_worker(words):
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
                 return _main(words, name, is_process=True)
         if is_for_all_ranks(words):
-            from hloexec.cli.ranks import carried_out
+            with ending_all_ranks():
+                from hloexec.cli.ranks import carried_out
 
             return carried_out(words, lambda: _main(words, name, is_process=True))
     return _main(words, name, is_process=arguments is None)

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 from hloexec.core.process import better_kernels
@@ -46,6 +49,29 @@ def _started_ranks() -> int:
 def _greatest(names: Sequence[str]) -> int:
     """The greatest number that one of these variables has; 0 where none has one."""
     return max((int(text) for name in names if (text := os.environ.get(name, "")).isdecimal()), default=0)
+
+
+_PATIENCE_SECONDS = 2.0
+"""How long a rank that cannot start lets the first one speak, which may be in the same situation."""
+
+
+@contextmanager
+def ending_all_ranks() -> Iterator[None]:
+    """The start of a rank: where it fails, all are ended, which would otherwise wait for this one forever.
+
+    What starts them ends the others for a signal, not for an exit code.
+    """
+    try:
+        yield
+    except Exception as error:
+        from hloexec.cli.problems import show_problem
+
+        if _greatest(_NUMBERS):
+            time.sleep(_PATIENCE_SECONDS)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        show_problem("error", f"a rank cannot start MPI, which needs hloexec[mpi] and memory: {reason}", "red")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8

@@ -22,6 +22,7 @@ import numpy as np
 
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.cli.problems import show_problem
+from hloexec.cli.process import ending_all_ranks
 from hloexec.cli.running import Here, execute, labelled_leaves
 from hloexec.core.dtypes import element_type
 from hloexec.core.tree import leaves
@@ -209,13 +210,9 @@ def carried_out(words: Sequence[str], command: Callable[[], int]) -> int:
     """The exit code of a command line that all ranks have been started with."""
     from hloexec.engine.exec.running import together
 
-    try:
+    with ending_all_ranks():
         ranks = Ranks()
         _here.append(ranks)
-    except ImportError as error:
-        if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == "0":
-            show_problem("error", f"ranks of mpiexec need mpi4py: pip install 'hloexec[mpi]' ({error})", "red")
-        return 2
     code = 1
     try:
         names = tuple(word for word in words if not word.startswith("-"))

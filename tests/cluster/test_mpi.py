@@ -272,6 +272,15 @@ def test_an_error_of_one_rank_is_told_once(tmp_path: Path) -> None:
     assert code == 1 and errors.count("no more") == 1 and errors.count("error:") == 1, errors
 
 
+def test_a_rank_that_cannot_start_ends_all(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise RuntimeError('cannot load\\nMPI')")
+    command = [*HLOEXEC, "run", "examples/data_parallel_step.hlo"]
+    code, _, errors = ended(started(2, [*command, ":", "-n", "1", "env", f"PYTHONPATH={tmp_path}:{ROOT}", *command]))
+    expected = "error: a rank cannot start MPI, which needs hloexec[mpi] and memory: RuntimeError: cannot load MPI\n"
+    assert code != 0 and errors == expected, errors
+
+
 def test_a_full_disk_ends_all(tmp_path: Path) -> None:
     module, target = tmp_path / "sums.hlo", tmp_path / "full.npz"
     module.write_text(SUMS)
