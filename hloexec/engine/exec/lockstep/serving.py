@@ -9,11 +9,10 @@ is what one process reports.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -25,28 +24,21 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.devices.varying import of_position
 from hloexec.engine.exec.arguments import device_arguments
 from hloexec.engine.exec.lockstep.gathering import at_first, gathered
-from hloexec.engine.exec.lockstep.handing import Blind, FedMachine, HandingMachine
-from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Post, Row, wait_until
+from hloexec.engine.exec.lockstep.handing import Blind, FedMachine, Feed, HandingMachine, StoppedError
+from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Post, wait_until
 from hloexec.engine.exec.running import Run, plan_of
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.inputs import value_of
 from hloexec.engine.options import Options
 from hloexec.engine.plan.memory import draws_alike
-from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.errors import HloError
 from hloexec.language.text import format as format_module
 from hloexec.language.text import parse
 from hloexec.ops.registry import USER_CALLS
 from hloexec.ops.resources import owner_of
 
-_AHEAD_BYTES = 1 << 27
-"""So much may be under way to rank 0 before others go on."""
 _SENT = ("computation", "seed", "elided", "unknown", "memory_limit", "max_iterations", "timeout", "verify", "planner")
 """The options that are sent as they are."""
-
-
-class _StoppedError(BaseException):
-    """Rank 0 needs no more of a run."""
 
 
 def _connected(comm: Comm) -> tuple[Post, Comm]:
@@ -82,7 +74,7 @@ class Driver:
             return run.outputs(inputs)
         self._ask(run, device_arguments(plan.computation, inputs, run.topology.count))
         if attached.see_instructions:
-            feed = _Feed(self._post, self._number, run.topology.count)
+            feed = Feed(self._post, self._number, run.topology.count)
             run.machine = partial(FedMachine, feed)
             try:
                 return run.outputs(inputs)
@@ -126,81 +118,6 @@ def _sent_leaf(parcel: Parcel, leaf: Any) -> Any:
     return [str(owner.filename), owner.offset + start, element_type_of(leaf.dtype).name, leaf.shape]
 
 
-_Handed: TypeAlias = "tuple[str, Arriving, Row | None]"
-"""A step, the message with what it has given some devices, and what of it: None where it takes no time to compute."""
-
-
-class _Feed:
-    """What the others hand to rank 0 in a run."""
-
-    def __init__(self, post: Post, number: int, count: int) -> None:
-        self._post, self._number = post, number
-        ranks = range(1, post.comm.size)
-        self._rank_of = {device: rank for rank in ranks for device in devices_of_rank(rank - 1, len(ranks), count)}
-        self._queues: list[deque[_Handed]] = [deque() for _ in range(count)]
-        """What has come for each device and has not been taken."""
-        self._due = [0] * count
-        """How much of what comes for a device has been taken as another's."""
-        self._coming: list[Arriving] = []
-        self._running = set(ranks)
-        """The ranks that have not ended."""
-        self._is_lost = False
-        """Whether others have done something else."""
-
-    def take(self, step: str, devices: Sequence[int]) -> tuple[Any, ...] | None:
-        """What a step gives these devices, which hold the same; None where that is to be computed here."""
-        queue = self._queues[devices[0]]
-        wait_until(
-            lambda: self._is_lost or self._has_come(devices[0]) or self._rank_of[devices[0]] not in self._running
-        )
-        if self._is_lost or not queue:
-            return None
-        for device in devices:
-            self._due[device] += 1
-        handed_step, arriving, row = queue[0]
-        if handed_step != step:
-            self._is_lost = True
-            warn_of_failure("handing over what ranks compute", AssertionError(f"{handed_step} in place of {step}"))
-        if row is None or self._is_lost:
-            return None
-        wait_until(arriving.test)
-        return arriving.leaves(row)
-
-    def _has_come(self, device: int) -> bool:
-        self._look()
-        queue = self._queues[device]
-        while queue and self._due[device]:
-            queue.popleft()
-            self._due[device] -= 1
-        return bool(queue)
-
-    def _look(self) -> None:
-        """Take in what has come."""
-        while (arriving := self._post.take()) is not None:
-            content = arriving.content
-            if content["kind"] == "ended":
-                self._running.discard(arriving.source)
-                continue
-            arriving.ask()
-            self._coming.append(arriving)
-            for devices, row in content["classes"]:
-                for device in devices:
-                    self._queues[device].append((content["step"], arriving, row))
-        self._coming = [arriving for arriving in self._coming if not arriving.test()]
-
-    def close(self) -> None:
-        """End the run, and take in what was under way."""
-        for rank in self._running:
-            self._post.send(rank, {"kind": "stop", "run": self._number})
-        wait_until(self._is_over)
-
-    def _is_over(self) -> bool:
-        self._look()
-        for queue in self._queues:
-            queue.clear()
-        return self._post.flush() and not self._running and not self._coming
-
-
 # The others
 
 
@@ -231,9 +148,9 @@ def _take_part(module: Module, arriving: Arriving, post: Post, comm: Comm, other
     rows = [_values(shapes, [_leaf(arriving, entry) for entry in row]) for row in content["rows"]]
     if content["is_watched"]:
         run = Run(module, topology, [Blind()], options, others)
-        run.machine = partial(HandingMachine, _Outlet(post, content["run"]))
+        run.machine = partial(HandingMachine, post, content["run"])
         # Where this fails, rank 0 computes the rest, and says what is wrong.
-        with suppress(Exception, KeyboardInterrupt, _StoppedError):
+        with suppress(Exception, KeyboardInterrupt, StoppedError):
             run.outputs(rows)
         post.send(0, {"kind": "ended"})
         wait_until(post.flush)
@@ -257,26 +174,3 @@ def _values(shapes: Sequence[Any], leaves: Iterable[Any]) -> list[Value]:
     """Values of these shapes, with these leaves."""
     remaining = iter(leaves)
     return [value_of(shape, lambda *_: next(remaining)) for shape in shapes]
-
-
-class _Outlet:
-    """Sends to rank 0 what steps give."""
-
-    def __init__(self, post: Post, number: int) -> None:
-        self._post, self._number = post, number
-
-    def require_taker(self) -> None:
-        arriving = self._post.take(0)
-        if arriving is not None and arriving.content["kind"] == "stop" and arriving.content["run"] == self._number:
-            raise _StoppedError
-
-    def give(self, step: str, classes: Sequence[tuple[Sequence[int], Sequence[Any] | None]]) -> None:
-        parcel = Parcel()
-        entries = [[devices, None if leaves is None else parcel.row(leaves)] for devices, leaves in classes]
-        self._post.send(0, {"kind": "step", "step": step, "classes": entries}, parcel)
-        wait_until(self._may_go_on)
-
-    def _may_go_on(self) -> bool:
-        """Whether rank 0 keeps up."""
-        self.require_taker()
-        return self._post.flush() or self._post.bytes_under_way < _AHEAD_BYTES
