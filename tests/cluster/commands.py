@@ -16,7 +16,8 @@ from typing import Any
 from mpi4py import MPI
 
 from hloexec.cli import main, ranks
-from hloexec.engine.exec.lockstep import handing
+from hloexec.engine.exec import handing
+from hloexec.engine.exec.lockstep import serving
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
@@ -25,18 +26,18 @@ RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 def _counted() -> Iterator[list[int]]:
     """How often ranks hand rank 0 what a step gives."""
     counts = [0]
-    take = handing.Feed.take
+    take = serving._Feed.take
 
     def counting(self: Any, *arguments: Any) -> Any:
         leaves = take(self, *arguments)
         counts[0] += leaves is not None
         return leaves
 
-    handing.Feed.take = counting  # type: ignore[method-assign]
+    serving._Feed.take = counting  # type: ignore[method-assign]
     try:
         yield counts
     finally:
-        handing.Feed.take = take  # type: ignore[method-assign]
+        serving._Feed.take = take  # type: ignore[method-assign]
 
 
 def _outcome(words: list[str], together: ranks.Ranks | None) -> list[Any]:

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,10 +46,8 @@ from hloexec.engine.exec.lockstep.parcels import (
 from hloexec.engine.exec.lockstep.transport import State, Transport
 from hloexec.errors import DeadlockError, EvaluationError, HloError
 from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
-from hloexec.ops.collective.sending import parts_along, received
-from hloexec.ops.registry import traits_of
-from hloexec.ops.resources import PIECE_ELEMENTS, empty
-from hloexec.ops.traits import Route
+from hloexec.ops.collective.sending import needed_members, parts_along, received
+from hloexec.ops.resources import empty, spans_of
 
 _Prepared = TypeVar("_Prepared")
 
@@ -100,7 +97,7 @@ class _Placed:
 class _Folding:
     """Ranks fold a part each of large arrays."""
 
-    spans: dict[int, list[tuple[int, int]]]
+    spans: dict[int, tuple[tuple[int, int], ...]]
     """For each rank the range of the elements of each operand."""
     totals: _Placed | None = None
     """The results, by rank, once this one has folded its part."""
@@ -191,14 +188,15 @@ class RankTransport(Transport):
 
     def _rows(self, meeting: Meeting, held: Mapping[int, Leaves], rank: int, parcel: Parcel) -> list[Any]:
         """Devices, the rows of what they hold, and which row is whose: what a rank needs of it."""
+        takers = [device for device in meeting.group.values() if self._rank_of(device) == rank]
         shared = meeting.shared
         parts: list[list[tuple[int, ...]]] = [[]]
         if isinstance(shared, _Folding):
             parts = [[*shared.spans[rank]]]
         elif isinstance(shared, _Parting):
             count = len(next(iter(held.values())))
-            parts = [[shared.part(device)] * count for device in shared.places if self._rank_of(device) == rank]
-        needed = self._needed(meeting, rank)
+            parts = [[shared.part(device)] * count for device in takers]
+        needed = needed_members(meeting.step.instruction, meeting.group, takers)
         rows: dict[Any, int] = {}
         numbers = []
         for device, leaves in held.items():
@@ -207,25 +205,6 @@ class RankTransport(Transport):
                 row = tuple(number for some in parts for number in parcel.row(leaves, some))
             numbers.append(rows.setdefault(row, len(rows)))
         return [list(held), list(rows), numbers]
-
-    def _needed(self, meeting: Meeting, rank: int) -> set[int] | None:
-        """The members whose values a rank needs where each goes to one other alone; None for all."""
-        attributes: Any = meeting.step.instruction.attributes
-        route = traits_of(meeting.step.instruction).route
-        if route in (Route.FROM_ROOT, Route.TO_ROOT) and not attributes.has_dynamic_root:
-            root = next(iter(meeting.group.values()))
-            if route is Route.FROM_ROOT:
-                return {root}
-            return None if self._rank_of(root) == rank else set()
-        pairs = getattr(attributes, "source_target_pairs", None)
-        if pairs is None or attributes.slice_sizes:
-            return None
-        group = meeting.group
-        return {
-            group[source]
-            for source, target in pairs
-            if source in group and target in group and self._rank_of(group[target]) == rank
-        }
 
     def present(self, key: Any) -> set[int]:
         return {device for device, queue in self._offers.get(key, {}).items() if queue}
@@ -524,8 +503,8 @@ def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding |
     if sum(getattr(leaf, "nbytes", 0) for leaf in leaves) < _LARGE_BYTES:
         return None
     if folds_each_element(flow.function, leaves):
-        ends = [[_end(leaf.size, number, len(ranks)) for leaf in leaves] for number in range(len(ranks) + 1)]
-        return _Folding({rank: list(zip(*pair, strict=True)) for rank, pair in zip(ranks, pairwise(ends), strict=True)})
+        spans = zip(*(spans_of(leaf.size, len(ranks)) for leaf in leaves), strict=True)
+        return _Folding(dict(zip(ranks, spans, strict=True)))
     places = {device: place for place, device in enumerate(meeting.group.values())}
     dimension = parts_along(flow.function, leaves, len(places))
     if dimension is not None:
@@ -539,12 +518,6 @@ def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding |
     wholes = [empty(whole, leaf.dtype) for whole, leaf in zip(sizes, leaves, strict=True)]
     parts = zip(*(np.split(whole, len(places), dimension) for whole in wholes), strict=True)
     return _Placed(wholes, dict(zip(places, parts, strict=True)), set())
-
-
-def _end(size: int, number: int, count: int) -> int:
-    """Where the part of a number begins, of `count` parts: where elements are computed together, none is divided."""
-    pieces = -(-size // PIECE_ELEMENTS)
-    return min(size, pieces * number // count * PIECE_ELEMENTS)
 
 
 def _error_of(record: Mapping[str, Any], rank: int) -> BaseException:
