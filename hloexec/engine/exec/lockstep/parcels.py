@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -217,7 +218,7 @@ def handed(comm: Comm, entries: Iterable[tuple[str, Array]]) -> Iterator[tuple[s
                 wait_until(arriving.test)
                 yield arriving.content["name"], arriving.arrays[0]
         return
-    for name, array in (*entries, ("", None)):
+    for name, array in chain(entries, [("", None)]):
         parcel = Parcel()
         parcel.row([array])
         post.send(0, {"name": name}, parcel)

@@ -138,7 +138,7 @@ class RankTransport(Transport):
         """The meetings for which something has come."""
         self._coming: list[Arriving] = []
         """What has been asked for and is on its way."""
-        self._mail: deque[tuple[int | None, int | None, Arriving]] = deque()
+        self._mail: deque[Arriving] = deque()
         self._unclaimed: dict[int | None, deque[Mail]] = {}
         """On rank 0: mail whose senders do not say whom it is for, by channel."""
         self._asking: dict[int | None, deque[int]] = {}
@@ -298,11 +298,14 @@ class RankTransport(Transport):
             self._match(channel)
             return True
         parcel = Parcel()
-        names = {"sender": mail.sender, "instruction": mail.instruction, "computation": mail.computation}
-        row = parcel.row(mail.data)
-        content = {"kind": "mail", "channel": channel, "receiver": receiver, "row": row, **names}
+        names = [mail.sender, mail.instruction, mail.computation]
+        content = {"kind": "mail", "mailbox": [channel, receiver], "names": names, "row": parcel.row(mail.data)}
         self._post.send(rank, content, parcel)
         return True
+
+    def _deliver(self, channel: int | None, receiver: int | None, mail: Mail) -> None:
+        if not self.send(channel, receiver, mail):
+            self._claimed.append(((channel, receiver), mail))
 
     def ask(self, channel: int | None, receiver: int) -> bool:
         if (channel, receiver) not in self._asked:
@@ -320,9 +323,7 @@ class RankTransport(Transport):
         """Hand mail that is for anyone to those who ask for it."""
         mails, receivers = self._unclaimed.get(channel), self._asking.get(channel)
         while mails and receivers:
-            receiver, mail = receivers.popleft(), mails.popleft()
-            if not self.send(channel, receiver, mail):
-                self._claimed.append(((channel, receiver), mail))
+            self._deliver(channel, receivers.popleft(), mails.popleft())
 
     # Waiting
 
@@ -348,12 +349,11 @@ class RankTransport(Transport):
         self._post.flush()
         while (arriving := self._post.take()) is not None:
             getattr(self, f"_take_{arriving.content['kind']}")(arriving)
-        if self._coming:
-            for arriving in self._coming:
-                if arriving.test():
-                    self._touched.update(dict.fromkeys(arriving.keys))
-            self._coming = [arriving for arriving in self._coming if not arriving.is_here]
-        return bool(self._touched or self._claimed or (self._mail and self._mail[0][2].is_here))
+        for arriving in self._coming:
+            if arriving.test():
+                self._touched.update(dict.fromkeys(arriving.keys))
+        self._coming = [arriving for arriving in self._coming if not arriving.is_here]
+        return bool(self._touched or self._claimed or (self._mail and self._mail[0].is_here))
 
     def _take_offer(self, arriving: Arriving) -> None:
         for key, devices, rows, numbers in arriving.content["entries"]:
@@ -370,7 +370,7 @@ class RankTransport(Transport):
     def _take_mail(self, arriving: Arriving) -> None:
         if arriving.ask():
             self._coming.append(arriving)
-        self._mail.append((arriving.content["channel"], arriving.content["receiver"], arriving))
+        self._mail.append(arriving)
 
     def _take_ask(self, arriving: Arriving) -> None:
         self._request(arriving.content["channel"], arriving.content["receiver"])
@@ -381,16 +381,12 @@ class RankTransport(Transport):
 
     def receive(self) -> tuple[Sequence[Any], Sequence[tuple[tuple[int | None, int | None], Mail]]]:
         keys, self._touched = list(self._touched), {}
-        while self._mail and self._mail[0][2].is_here:
-            channel, receiver, arriving = self._mail.popleft()
-            content = arriving.content
-            names = content["sender"], content["instruction"], content["computation"]
-            mail = Mail(*names, arriving.leaves(content["row"]))
-            if receiver is None:
-                self._unclaimed.setdefault(channel, deque()).append(mail)
-                self._match(channel)
-            else:
-                self._claimed.append(((channel, receiver), mail))
+        while self._mail and self._mail[0].is_here:
+            arriving = self._mail.popleft()
+            channel, receiver = arriving.content["mailbox"]
+            sender, instruction, computation = arriving.content["names"]
+            mail = Mail(sender, instruction, computation, arriving.leaves(arriving.content["row"]))
+            self._deliver(channel, receiver, mail)
         mails, self._claimed = self._claimed, []
         for (channel, receiver), _ in mails:
             self._asked.discard((channel, receiver or 0))
