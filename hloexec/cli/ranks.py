@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
@@ -33,7 +34,7 @@ from hloexec.core.values import Value
 from hloexec.core.wording import on_devices
 from hloexec.engine.devices.ranks import devices_of_rank
 from hloexec.engine.exec.lockstep.gathering import gathered
-from hloexec.engine.exec.lockstep.parcels import handed
+from hloexec.engine.exec.lockstep.parcels import handed, ranks_of_machine
 from hloexec.engine.exec.lockstep.serving import Driver, serve
 from hloexec.engine.exec.running import driven
 from hloexec.language import literals
@@ -87,25 +88,25 @@ class Spread(Here):
     ) -> list[tuple[str, LeafStatistics]]:
         if are_for_all:
             return labelled_leaves(values, labels)
-        rows_by_leaf: dict[int, Any] = {}
+        by_leaf: dict[int, LeafStatistics] = {}
         own = []
         for device, value in zip(self.devices, values, strict=True):
             for index, leaf in leaves(value):
-                if id(leaf) not in rows_by_leaf:
-                    (described,) = statistics(leaf)
-                    rows_by_leaf[id(leaf)] = attrs.asdict(described) | {"element_type": described.element_type.name}
-                own.append([list(index), device, rows_by_leaf[id(leaf)]])
-        classes: dict[Any, tuple[list[int], Any]] = {}
-        for index, device, described in (row for rows in gathered(self.comm, own) for row in rows):
-            key = (tuple(index), described["hash"], described["element_type"], tuple(described["dimensions"]))
-            classes.setdefault(key, ([], described))[0].append(device)
+                if id(leaf) not in by_leaf:
+                    (by_leaf[id(leaf)],) = statistics(leaf)
+                described = attrs.asdict(by_leaf[id(leaf)], recurse=False)
+                own.append([device, described | {"index": index, "element_type": described["element_type"].name}])
+        classes: dict[Any, tuple[LeafStatistics, list[int]]] = {}
+        for device, record in chain.from_iterable(gathered(self.comm, own)):
+            index, dimensions = tuple(record["index"]), tuple(record["dimensions"])
+            types = {"index": index, "dimensions": dimensions, "element_type": element_type(record["element_type"])}
+            leaf = LeafStatistics(**record | types)
+            classes.setdefault((index, leaf.hash, leaf.shape), (leaf, []))[1].append(device)
         counts = Counter(index for index, *_ in classes)
-        rows = []
-        for (index, *_), (devices, described) in sorted(classes.items(), key=lambda entry: (entry[0][0], entry[1][0])):
-            label = labels(index) + (on_devices(devices) if counts[index] > 1 else "")
-            types = {"element_type": element_type(described["element_type"]), "index": index}
-            rows.append((label, LeafStatistics(**described | types | {"dimensions": tuple(described["dimensions"])})))
-        return rows
+        return [
+            (labels(leaf.index) + (on_devices(devices) if counts[leaf.index] > 1 else ""), leaf)
+            for leaf, devices in sorted(classes.values(), key=lambda entry: (entry[0].index, entry[1]))
+        ]
 
     def execute(
         self, module: Module, values: list[list[Value]], options: Options, iterations: int, names: Sequence[str]
@@ -134,10 +135,8 @@ class Ranks:
         self._ends: Any = MPI.COMM_WORLD.Dup()
         self._are_over: Any = MPI.Request.Testall
         self._errors = sys.stderr
-        machine = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // machine.size)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // ranks_of_machine(self.comm))))
         core_count.cache_clear()
-        machine.Free()
         self._driving = ExitStack()
         if self.comm.rank:
             sys.stdout, sys.stderr = io.StringIO(), io.StringIO()

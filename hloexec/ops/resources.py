@@ -34,6 +34,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import count as counting
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -462,6 +463,14 @@ def in_pieces(function: Callable[..., Array], dtype: Any, *operands: Array, piec
 
     in_blocks(work, size, piece)
     return result.reshape(sizes)
+
+
+def spans_of(size: int, parts: int) -> list[tuple[int, int]]:
+    """The ranges of so many parts of an array's elements, where none divides a piece whose elements are computed
+    together (see `in_pieces`)."""
+    pieces = -(-size // PIECE_ELEMENTS)
+    ends = [min(size, pieces * number // parts * PIECE_ELEMENTS) for number in range(parts + 1)]
+    return list(pairwise(ends))
 
 
 @cache

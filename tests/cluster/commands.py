@@ -16,7 +16,8 @@ from typing import Any
 from mpi4py import MPI
 
 from hloexec.cli import main, ranks
-from hloexec.engine.exec.lockstep import handing, serving
+from hloexec.engine.exec import handing
+from hloexec.engine.exec.lockstep import serving
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 

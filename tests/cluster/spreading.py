@@ -13,7 +13,8 @@ from mpi4py import MPI
 
 import hloexec
 from hloexec.core.tree import leaves
-from hloexec.engine.exec.lockstep import handing, parcels, ranks, serving
+from hloexec.engine.exec import handing
+from hloexec.engine.exec.lockstep import parcels, ranks, serving
 from hloexec.engine.exec.running import driven
 
 COMM = MPI.COMM_WORLD

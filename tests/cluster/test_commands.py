@@ -196,6 +196,7 @@ def test_of_a_file_that_is_mapped_the_place_is_sent(tmp_path: Path) -> None:
     sent = [serving._sent_leaf(parcel, value) for value in literals.load(path)]
     assert [entry[0] for entry in (sent[0], sent[2])] == [str(path)] * 2 and sent[1] == 0
     assert [array.nbytes for array in parcel.arrays] == [8]
+    assert serving._sent_leaf(Parcel(), literals.load(path)[0], has_files=False) == 0
     for value, entry in zip(values, json.loads(json.dumps(sent)), strict=True):
         arriving: Any = SimpleNamespace(arrays=parcel.arrays)
         array = serving._leaf(arriving, entry)

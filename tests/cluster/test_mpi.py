@@ -357,3 +357,38 @@ def test_a_fault_in_an_optimization_of_one_rank_lets_all_go_on_without(tmp_path:
     script.write_text(FALLING_BACK)
     code, output, errors = ended(started(2, [sys.executable, str(script), str(module)]), 60)
     assert code == 0, output + errors
+
+
+FAILING_BEFORE = """import sys
+import numpy as np
+from mpi4py import MPI
+import hloexec
+from hloexec.engine.exec import running
+comm = MPI.COMM_WORLD
+module = hloexec.parse(open(sys.argv[1]).read())
+device_arguments = running.device_arguments
+def fail(*arguments):
+    raise MemoryError("planted")
+if comm.rank == 1:
+    running.device_arguments = fail
+try:
+    hloexec.run_devices(module, [np.ones(70000, np.float32)], comm=comm)
+except MemoryError as error:
+    assert comm.rank == 1 and str(error) == "planted", error
+except hloexec.errors.EvaluationError as error:
+    assert comm.rank != 1 and str(error) == "rank 1 failed: MemoryError: planted", error
+else:
+    raise AssertionError("no error")
+running.device_arguments = device_arguments
+results = hloexec.run_devices(module, [np.ones(70000, np.float32)], comm=comm)
+assert all((result[0] == 4).all() for result in results)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_what_a_rank_cannot_prepare_is_told_to_all(tmp_path: Path, ranks: int) -> None:
+    module, script = tmp_path / "sums.hlo", tmp_path / "failing.py"
+    module.write_text(SUMS)
+    script.write_text(FAILING_BEFORE)
+    code, output, errors = ended(started(ranks, [sys.executable, str(script), str(module)]), 60)
+    assert code == 0, output + errors

@@ -17,6 +17,11 @@ def devices_of_rank(rank: int, ranks: int, count: int) -> range:
     return range(-(-rank * count // ranks), -(-(rank + 1) * count // ranks))
 
 
+def rank_of_device(device: int, ranks: int, count: int) -> int:
+    """The rank that holds a device."""
+    return device * ranks // count
+
+
 def blocks_of(count: int, ranks: int) -> tuple[range, ...]:
     """The devices of each rank, where so many ranks hold `count` devices in blocks of neighbours, none of them empty:
     device d is on rank ⌊d · ranks / count⌋. InputError where there are fewer than one rank, or more than devices."""

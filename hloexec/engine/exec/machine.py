@@ -27,8 +27,9 @@ from hloexec.engine.exec.code.compiling import RUNS_BEFORE_CODE, can_be_code, co
 from hloexec.engine.exec.host import CONTEXT, Host, exchanged
 from hloexec.engine.exec.limits import with_place
 from hloexec.engine.exec.lockstep.communication import Communicator, results_of
+from hloexec.engine.exec.lockstep.meetings import Waiting
 from hloexec.engine.exec.lockstep.per_class import ClassOperands, EachClass, lone_frame, parts_of_loop, side_by_side
-from hloexec.engine.exec.lockstep.transport import LOCAL, State, Transport, Waiting
+from hloexec.engine.exec.lockstep.transport import LOCAL, State, Transport
 from hloexec.engine.exec.placement import is_free
 from hloexec.engine.exec.tasks import Frame, Join, Loop, Task, in_order, merged_task
 from hloexec.engine.plan.kernels import NO_SLOT, leaves, store
@@ -166,7 +167,7 @@ class Scheduler:
         if state is State.ARRIVED:
             for waiting in communicator.arrived(self._placed):
                 self._continue(waiting)
-        elif state is State.QUIET and not self._transport.any(self._unblock()):
+        elif state is State.QUIET and not any(self._transport.gathered(self._unblock())):
             done = [device for task, _ in self._ended for device in task.devices]
             raise communicator.deadlock(done if unfinished else self._transport.devices(self._topology.count))
         return state is not State.OVER

@@ -441,11 +441,11 @@ class Run:
             raise wrong("comm", "a communicator of mpi4py, such as MPI.COMM_WORLD", self.comm)
         # Imported late: most runs are of one process.
         from hloexec.engine.exec.lockstep.gathering import facts_of
-        from hloexec.engine.exec.lockstep.ranks import prepared
+        from hloexec.engine.exec.lockstep.ranks import over_ranks
 
         facts = facts_of(self.module, self.topology, self.options)
-        transport, arguments = prepared(self.comm, self.topology.count, facts, partial(self._arguments, plan, inputs))
-        with transport.told(_fault_or_none):
+        prepare = partial(self._arguments, plan, inputs)
+        with over_ranks(self.comm, self.topology.count, facts, prepare, _fault_or_none) as (transport, arguments):
             return self._results(plan, arguments, transport)
 
     def _arguments(self, plan: Plan, inputs: Inputs, transport: Transport) -> list[Any]:

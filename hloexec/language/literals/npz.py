@@ -29,6 +29,7 @@ from hloexec.core.values import TOKEN, WHOLE, Array, Ints, Token, Value, label_o
 from hloexec.core.wording import natural_number
 from hloexec.errors import InputError, LiteralError
 from hloexec.language.interop.content import require_unpackable
+from hloexec.ops.resources import owner_of
 
 Expected: TypeAlias = ArrayShape | TupleShape
 """What a leaf should be: an array, a token, or the empty tuple."""
@@ -103,6 +104,14 @@ class Archive(zipfile.ZipFile):
         if zlib.crc32(data.data) != member.CRC:
             raise zipfile.BadZipFile(f"Bad CRC-32 for file {name!r}")
         return data
+
+
+def mapped_place(array: Array) -> tuple[str, int] | None:
+    """The file, and the place in it, that an array shows in one piece; None where it is mapped from no file."""
+    owner = owner_of(array)
+    if not isinstance(owner, np.memmap) or not array.flags.c_contiguous:
+        return None
+    return str(owner.filename), owner.offset + array.ctypes.data - owner.ctypes.data
 
 
 @frozen

@@ -268,6 +268,11 @@ class _Options:
     backend_config: bool = True
 
 
+def text_of(module: Module) -> str:
+    """The text that a module was read from, or its canonical text."""
+    return module.source if module.source is not None else format(module)
+
+
 def format(module: Module, *, metadata: bool = True, layouts: bool = True, backend_config: bool = True) -> str:
     """A module as HLO text.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from hloexec.core.ir import ArrayShapes, Shape, TupleShape, flat_shapes
+from hloexec.core.ir import ArrayShapes, Instruction, Shape, TupleShape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Dimensions
 from hloexec.errors import EvaluationError, UnsupportedError
@@ -33,7 +33,7 @@ from hloexec.ops.collective.groups import (
 )
 from hloexec.ops.common import array_shape, require
 from hloexec.ops.intervals import Demand, Demanded, Use, always
-from hloexec.ops.registry import Role, opcode
+from hloexec.ops.registry import Role, opcode, traits_of
 from hloexec.ops.relations import Relating, Requirement, Starts, Within, leafwise
 from hloexec.ops.signatures import U32_SHAPE, element_of_operand, one_or_tuple, require_same_shape, require_tuple
 from hloexec.ops.traits import Route
@@ -142,6 +142,22 @@ def received(exchange: Any, parts: Sequence[Sequence[Array]]) -> list[Array]:
             np.concatenate(arrays, exchange.keywords["attributes"].dimension) for arrays in zip(*parts, strict=True)
         ]
     return folded(parts, exchange.keywords["computations"][0], exchange.keywords["numerics"])
+
+
+def needed_members(instruction: Instruction, group: Mapping[int, int], takers: Container[int]) -> set[int] | None:
+    """The members of a group, devices by number, whose values some of them need where each goes to one other alone, or
+    comes from one; None for all."""
+    attributes: Any = instruction.attributes
+    route = traits_of(instruction).route
+    if route in (Route.FROM_ROOT, Route.TO_ROOT) and not attributes.has_dynamic_root:
+        root = next(iter(group.values()))
+        if route is Route.FROM_ROOT:
+            return {root}
+        return None if root in takers else set()
+    pairs = getattr(attributes, "source_target_pairs", None)
+    if pairs is None or attributes.slice_sizes:
+        return None
+    return {group[source] for source, target in pairs if source in group and group.get(target) in takers}
 
 
 @collective("ragged-all-to-all", route=Route.COMPUTED, operands=6, attributes=RaggedAllToAllAttributes)

@@ -56,7 +56,7 @@ from hloexec.engine.inputs import random_inputs
 from hloexec.engine.options import Options
 from hloexec.errors import InputError, UnsupportedError, os_errors_named, warn
 from hloexec.language import literals
-from hloexec.language.text import format as format_module
+from hloexec.language.text.printer import text_of
 from hloexec.ops.common import is_inexact, wide
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.tools.results import result_shapes
@@ -144,7 +144,7 @@ class Golden(Described):
 
 def module_text(module: Module) -> bytes:
     """What `module.hlo` holds: the text that the module was read from, or its canonical text."""
-    return without_windows_marks((module.source if module.source is not None else format_module(module)).encode())
+    return without_windows_marks(text_of(module).encode())
 
 
 def without_windows_marks(data: bytes) -> bytes:

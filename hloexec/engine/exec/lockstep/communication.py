@@ -24,7 +24,8 @@ from hloexec.core.wording import argument, listing
 from hloexec.engine.devices.topology import FromDevice, Group, ToDevice, Topology, ends_of
 from hloexec.engine.devices.varying import of_position, of_positions
 from hloexec.engine.exec.limits import computation_text, instruction_text
-from hloexec.engine.exec.lockstep.transport import LOCAL, Leaves, Mail, Meeting, Transport, Waiting
+from hloexec.engine.exec.lockstep.meetings import Leaves, Mail, Meeting, Waiting
+from hloexec.engine.exec.lockstep.transport import LOCAL, Transport
 from hloexec.engine.exec.tasks import Task
 from hloexec.engine.plan.steps import Exchange, Plan, Step, groups_at
 from hloexec.engine.plan.synthesis import zeros
@@ -85,7 +86,8 @@ class Communicator:
 
     def _groups_here(self, step: Step) -> list[tuple[Group, int]]:
         if step not in self._groups:
-            counted = [(group, self.transport.held_here(group)) for group in groups_at(step, self.topology)]
+            here = self.transport.devices(self.topology.count)
+            counted = ((group, sum(map(here.__contains__, group.values()))) for group in groups_at(step, self.topology))
             self._groups[step] = [entry for entry in counted if entry[1]]
         return self._groups[step]
 
@@ -133,10 +135,9 @@ class Communicator:
             number: members[device].held.pop(device) if device in members else others.get(device, ())
             for number, device in group.items()
         }
-        shared = self.transport.results(meeting)
-        if shared is not None:
+        if meeting.results is not None:
             for device, member in members.items():
-                member.results[device] = shared[device]
+                member.results[device] = meeting.results[device]
             return
         # Groups whose members hold the same arrays get the same results, unless it matters which devices they are.
         numbers_matter = step.flow.groups is not None or getattr(step.instruction.attributes, "may_leave_out", False)

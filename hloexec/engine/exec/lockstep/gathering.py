@@ -18,7 +18,7 @@ from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec.lockstep.parcels import Comm, handed
 from hloexec.engine.options import Options
 from hloexec.errors import InputError
-from hloexec.language.text import format as format_module
+from hloexec.language.text.printer import text_of
 from hloexec.ops.identity import rounding, versions
 
 _ROUNDING = "rounding"
@@ -26,13 +26,12 @@ _ROUNDING = "rounding"
 
 def facts_of(module: Module, topology: Topology, options: Options) -> dict[str, str]:
     """What must be the same in all processes of a run, by what it is called."""
-    text = module.source if module.source is not None else format_module(module)
     elided = options.elided if isinstance(options.elided, str) else f"given for {', '.join(sorted(options.elided))}"
     is_exact = all(policy.is_exact for policy in options.numerics.parts)
     return {
         **versions(),
         "the number of devices": str(topology),
-        "the module": hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16],
+        "the module": hashlib.sha256(text_of(module).encode(errors="surrogatepass")).hexdigest()[:16],
         "numerics": options.numerics.name,
         "the seed": str(options.seed),
         "computation": str(options.computation),

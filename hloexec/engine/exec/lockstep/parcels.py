@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, DType, element_type_of
-from hloexec.core.structs import define
 from hloexec.core.values import TOKEN, Array
 from hloexec.ops.resources import empty
 
@@ -67,7 +67,7 @@ class Arriving:
         """The meetings that they are for."""
         self.arrays: list[Any] = []
         self._comm = comm
-        self._requests: list[Any] | None = None
+        self._requests: list[Any] = []
         start = 0
         for name, sizes, is_within in content["arrays"]:
             dtype = ELEMENT_TYPES[name].storage
@@ -79,11 +79,10 @@ class Arriving:
             self.arrays.append(array)
         self.is_here = all(array is not None for array in self.arrays)
 
-    def ask(self, place: Placing | None = None) -> None:
-        """Ask for the arrays, once."""
-        if self.is_here or self._requests is not None:
-            return
-        self._requests = []
+    def ask(self, place: Placing | None = None) -> bool:
+        """Ask for the arrays; whether they are now on their way, and were not before."""
+        if self.is_here or self._requests:
+            return False
         for number, (name, sizes, is_within) in enumerate(self.content["arrays"]):
             if not is_within:
                 dtype = ELEMENT_TYPES[name].storage
@@ -91,29 +90,17 @@ class Arriving:
                 self.arrays[number] = array
                 for piece in pieces(array):
                     self._requests.append(self._comm.Irecv(piece, self.source, self.content["tag"]))
-
-    @property
-    def is_coming(self) -> bool:
-        """Whether the arrays have been asked for, and are not all here."""
-        return self._requests is not None and not self.is_here
+        return True
 
     def test(self) -> bool:
         """Whether the arrays are here now."""
-        if self.is_coming:
-            self._requests = [request for request in self._requests or () if not request.Test()]
+        if self._requests:
+            self._requests = [request for request in self._requests if not request.Test()]
             self.is_here = not self._requests
         return self.is_here
 
     def leaves(self, row: Row) -> tuple[Any, ...]:
         return tuple(TOKEN if number is None else self.arrays[number] for number in row)
-
-
-@define(eq=False)
-class _Sent:
-    """Messages that may be under way, and what must not be freed before they have left."""
-
-    requests: list[Any]
-    buffers: list[Any]
 
 
 class Post:
@@ -128,8 +115,10 @@ class Post:
         self._any_source = MPI.ANY_SOURCE
         self._status = MPI.Status()
         self._bytes = MPI.BYTE
+        self._have_left: Callable[[list[Any]], bool] = MPI.Request.Testall
         self._tags = [0] * comm.size
-        self._under_way: list[_Sent] = []
+        self._under_way: list[tuple[list[Any], int]] = []
+        """The requests of messages, which hold what is sent, and the bytes of their arrays."""
         self._lock = threading.Lock()
         self._may_help = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._looked = 0.0
@@ -156,7 +145,7 @@ class Post:
                 requests += [self.comm.Isend(piece, rank, tag) for piece in pieces(array)]
         self.sent += 1
         with self._lock:
-            self._under_way.append(_Sent(requests, [header, *arrays]))
+            self._under_way.append((requests, sum(array.nbytes for array in arrays)))
             if self._may_help and not all(within) and not self._is_helped:
                 self._is_helped = True
                 threading.Thread(target=self._help, daemon=True).start()
@@ -182,13 +171,10 @@ class Post:
     @property
     def bytes_under_way(self) -> int:
         """How much of what was sent has perhaps not left."""
-        buffers = (buffer for message in self._under_way for buffer in message.buffers)
-        return sum(getattr(buffer, "nbytes", 0) for buffer in buffers)
+        return sum(size for _, size in self._under_way)
 
     def _flush(self) -> bool:
-        for message in self._under_way:
-            message.requests = [request for request in message.requests if not request.Test()]
-        self._under_way = [message for message in self._under_way if message.requests]
+        self._under_way = [message for message in self._under_way if not self._have_left(message[0])]
         return not self._under_way
 
     def _help(self) -> None:
@@ -197,6 +183,16 @@ class Post:
             is_idle = time.monotonic() - self._looked > _HELP_SECONDS
             with self._lock:
                 self._is_helped = not self._flush() if is_idle else bool(self._under_way)
+
+
+def ranks_of_machine(comm: Comm) -> int:
+    """How many ranks run on the machine of this one."""
+    from mpi4py import MPI
+
+    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    count = int(machine.size)
+    machine.Free()
+    return count
 
 
 _Come = TypeVar("_Come")
@@ -222,7 +218,7 @@ def handed(comm: Comm, entries: Iterable[tuple[str, Array]]) -> Iterator[tuple[s
                 wait_until(arriving.test)
                 yield arriving.content["name"], arriving.arrays[0]
         return
-    for name, array in (*entries, ("", None)):
+    for name, array in chain(entries, [("", None)]):
         parcel = Parcel()
         parcel.row([array])
         post.send(0, {"name": name}, parcel)

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,9 +26,10 @@ from hloexec.core.dtypes import DType
 from hloexec.core.structs import define
 from hloexec.core.tree import flat
 from hloexec.core.values import Array
-from hloexec.engine.devices.ranks import devices_of_rank
+from hloexec.engine.devices.ranks import devices_of_rank, rank_of_device
 from hloexec.engine.devices.topology import Group
 from hloexec.engine.exec.lockstep.gathering import gathered, require_same
+from hloexec.engine.exec.lockstep.meetings import Leaves, Mail, Meeting, Waiting
 from hloexec.engine.exec.lockstep.parcels import (
     LONGEST_SLEEP,
     SHORTEST_SLEEP,
@@ -41,15 +40,14 @@ from hloexec.engine.exec.lockstep.parcels import (
     Post,
     Row,
     part_of,
+    ranks_of_machine,
     wait_until,
 )
-from hloexec.engine.exec.lockstep.transport import Leaves, Mail, Meeting, State, Transport, Waiting
+from hloexec.engine.exec.lockstep.transport import State, Transport
 from hloexec.errors import DeadlockError, EvaluationError, HloError
 from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
-from hloexec.ops.collective.sending import parts_along, received
-from hloexec.ops.registry import traits_of
-from hloexec.ops.resources import PIECE_ELEMENTS, empty
-from hloexec.ops.traits import Route
+from hloexec.ops.collective.sending import needed_members, parts_along, received
+from hloexec.ops.resources import empty, spans_of
 
 _Prepared = TypeVar("_Prepared")
 
@@ -66,52 +64,43 @@ _failed: list[Any] = []
 
 
 @define(eq=False)
-class _Folding:
-    """Ranks fold a part each of large arrays."""
-
-    ranks: list[int]
-    parts: list[list[tuple[int, int]]]
-    """For each rank the range of the elements of each operand."""
-    totals: list[Array] | None = None
-    """The results, once this rank has folded its part."""
-
-
-@define(eq=False)
-class _Joining:
-    """Large arrays are received where they lie in the result."""
+class _Placed:
+    """Large results, of which parts are received where they lie."""
 
     wholes: list[Array]
-    dimension: int
-    places: dict[int, int]
-    """Of the members, in the group's order."""
+    parts: Mapping[int, Sequence[Array]]
+    """Where what comes from each source lies, by operand."""
     is_placed: set[tuple[int, int]]
-    """What is in its place, by member and operand."""
+    """What is in its place, by source and operand."""
 
-    def part(self, device: int, operand: int) -> Array:
-        """Where what a member holds of an operand lies."""
-        whole = self.wholes[operand]
-        extent = whole.shape[self.dimension] // len(self.places)
-        start = self.places[device] * extent
-        return whole[(slice(None),) * self.dimension + (slice(start, start + extent),)]
-
-    def put(self, device: int, leaves: Leaves) -> None:
-        """Put what a member holds in its place."""
+    def put(self, source: int, leaves: Leaves) -> None:
+        """Put what comes from a source in its place."""
         for operand, leaf in enumerate(leaves):
-            if (device, operand) not in self.is_placed:
-                self.is_placed.add((device, operand))
-                self.part(device, operand)[...] = leaf
+            if (source, operand) not in self.is_placed:
+                self.is_placed.add((source, operand))
+                self.parts[source][operand][...] = leaf
 
-    def placing(self, device: int, row: Row) -> Placing:
+    def placing(self, source: int, row: Row) -> Placing:
         """Where arrays are received that are on their way."""
 
         def place(number: int, sizes: Sequence[int], dtype: DType) -> Array:
             if number not in row:
                 return empty(sizes, dtype)
             operand = row.index(number)
-            self.is_placed.add((device, operand))
-            return self.part(device, operand)
+            self.is_placed.add((source, operand))
+            return self.parts[source][operand]
 
         return place
+
+
+@define(eq=False)
+class _Folding:
+    """Ranks fold a part each of large arrays."""
+
+    spans: dict[int, tuple[tuple[int, int], ...]]
+    """For each rank the range of the elements of each operand."""
+    totals: _Placed | None = None
+    """The results, by rank, once this one has folded its part."""
 
 
 @define(eq=False)
@@ -121,7 +110,6 @@ class _Parting:
     dimension: int
     places: dict[int, int]
     """Of the members, in the group's order."""
-    results: dict[int, Leaves]
 
     def part(self, device: int) -> tuple[int, ...]:
         """The part of each operand that is for a member."""
@@ -138,7 +126,7 @@ class RankTransport(Transport):
     def __init__(self, comm: Comm, count: int) -> None:
         self._comm = comm.Dup()
         self._rank, self._size = comm.rank, comm.size
-        self._starts = [devices_of_rank(rank, self._size, count).start for rank in range(self._size)]
+        self._count = count
         self._devices = devices_of_rank(self._rank, self._size, count)
         self._post = Post(self._comm)
         self._keys: dict[Any, str] = {}
@@ -150,7 +138,7 @@ class RankTransport(Transport):
         """The meetings for which something has come."""
         self._coming: list[Arriving] = []
         """What has been asked for and is on its way."""
-        self._mail: deque[tuple[int | None, int | None, Arriving]] = deque()
+        self._mail: deque[Arriving] = deque()
         self._unclaimed: dict[int | None, deque[Mail]] = {}
         """On rank 0: mail whose senders do not say whom it is for, by channel."""
         self._asking: dict[int | None, deque[int]] = {}
@@ -161,35 +149,19 @@ class RankTransport(Transport):
         self._sums = (np.zeros(4, np.int64), np.zeros(4, np.int64))
         self._last_sums: list[int] = []
         self._has_failed = False
-        self.sharing = _on_this_machine(comm)
+        self.sharing = ranks_of_machine(comm)
 
     def devices(self, count: int) -> Sequence[int]:
         return self._devices
 
-    def held_here(self, group: Group) -> int:
-        return sum(device in self._devices for device in group.values())
-
     def _rank_of(self, device: int) -> int:
-        # Ranks without devices begin where the next one does.
-        return bisect_right(self._starts, device) - 1
+        return rank_of_device(device, self._size, self._count)
 
     def key(self, point: Any, group: Group) -> str:
         plain = point, tuple(group.values())
         if plain not in self._keys:
             self._keys[plain] = hashlib.blake2b(repr(plain).encode(), digest_size=12).hexdigest()
         return self._keys[plain]
-
-    # Before a run
-
-    def agree(self, facts: Mapping[str, str], error: HloError | None) -> None:
-        """Raise the error of the first rank that has one, on all of them; InputError where the facts differ, which are
-        by what they are about."""
-        own = None if error is None else [type(error).__name__, str(error)]
-        records = self.gathered([own, dict(facts)])
-        for rank, (failure, _) in enumerate(records):
-            if failure is not None:
-                raise error if rank == self._rank and error is not None else _error_of(failure[0], failure[1], rank)
-        require_same([theirs for _, theirs in records])
 
     # Collectives
 
@@ -209,21 +181,22 @@ class RankTransport(Transport):
         for rank, (parcel, entries) in messages.items():
             self._post.send(rank, {"kind": "offer", "entries": entries}, parcel)
         for meeting in meetings:
-            if isinstance(meeting.shared, _Joining):
+            if isinstance(meeting.shared, _Placed):
                 for device, member in meeting.members.items():
                     if member is waiting:
                         meeting.shared.put(device, waiting.held[device])
 
     def _rows(self, meeting: Meeting, held: Mapping[int, Leaves], rank: int, parcel: Parcel) -> list[Any]:
         """Devices, the rows of what they hold, and which row is whose: what a rank needs of it."""
+        takers = [device for device in meeting.group.values() if self._rank_of(device) == rank]
         shared = meeting.shared
         parts: list[list[tuple[int, ...]]] = [[]]
         if isinstance(shared, _Folding):
-            parts = [[*shared.parts[shared.ranks.index(rank)]]]
+            parts = [[*shared.spans[rank]]]
         elif isinstance(shared, _Parting):
             count = len(next(iter(held.values())))
-            parts = [[shared.part(device)] * count for device in shared.places if self._rank_of(device) == rank]
-        needed = self._needed(meeting, rank)
+            parts = [[shared.part(device)] * count for device in takers]
+        needed = needed_members(meeting.step.instruction, meeting.group, takers)
         rows: dict[Any, int] = {}
         numbers = []
         for device, leaves in held.items():
@@ -233,25 +206,6 @@ class RankTransport(Transport):
             numbers.append(rows.setdefault(row, len(rows)))
         return [list(held), list(rows), numbers]
 
-    def _needed(self, meeting: Meeting, rank: int) -> set[int] | None:
-        """The members whose values a rank needs where each goes to one other alone; None for all."""
-        attributes: Any = meeting.step.instruction.attributes
-        route = traits_of(meeting.step.instruction).route
-        if route in (Route.FROM_ROOT, Route.TO_ROOT) and not attributes.has_dynamic_root:
-            root = next(iter(meeting.group.values()))
-            if route is Route.FROM_ROOT:
-                return {root}
-            return None if self._rank_of(root) == rank else set()
-        pairs = getattr(attributes, "source_target_pairs", None)
-        if pairs is None or attributes.slice_sizes:
-            return None
-        group = meeting.group
-        return {
-            group[source]
-            for source, target in pairs
-            if source in group and target in group and self._rank_of(group[target]) == rank
-        }
-
     def present(self, key: Any) -> set[int]:
         return {device for device, queue in self._offers.get(key, {}).items() if queue}
 
@@ -260,14 +214,14 @@ class RankTransport(Transport):
             return {}
         shared = meeting.shared
         if isinstance(shared, _Folding) and shared.totals is not None:
-            return {} if self._are_parts_here(meeting, shared) else None
+            return self._collect_parts(meeting, shared.totals)
         queues = self._offers.get(meeting.key, {})
         elsewhere = [device for device in meeting.group.values() if device not in self._devices]
         entries = {device: queues[device][0] for device in elsewhere if queues.get(device)}
         is_here = True
         for device, (arriving, row) in entries.items():
             if row is not None and not arriving.is_here:
-                self._ask(arriving, meeting.key, shared.placing(device, row) if isinstance(shared, _Joining) else None)
+                self._ask(arriving, meeting.key, shared.placing(device, row) if isinstance(shared, _Placed) else None)
                 is_here = False
         if not is_here or len(entries) < len(elsewhere) or len(meeting.members) < meeting.expected:
             return None
@@ -275,91 +229,63 @@ class RankTransport(Transport):
             queues[device].popleft()
         if isinstance(shared, _Parting):
             parts = {device: arriving.leaves(row or []) for device, (arriving, row) in entries.items()}
-            self._put_together(meeting, shared, parts)
+            meeting.results = _put_together(meeting, shared, parts)
             return {}
-        own = next(iter(next(iter(meeting.members.values())).held.values()))
+        own = _leaves_here(meeting)
         absent = tuple(zeros(leaf.dtype, leaf.shape) if isinstance(leaf, np.ndarray) else leaf for leaf in own)
         held = {device: absent if row is None else arriving.leaves(row) for device, (arriving, row) in entries.items()}
         if isinstance(shared, _Folding):
-            self._fold(meeting, shared, held)
-            return {} if self._are_parts_here(meeting, shared) else None
-        if isinstance(shared, _Joining):
+            shared.totals = self._fold(meeting, shared.spans, held)
+            return self._collect_parts(meeting, shared.totals)
+        if isinstance(shared, _Placed):
             for device, leaves in held.items():
                 shared.put(device, leaves)
+            meeting.results = dict.fromkeys(meeting.members, tuple(shared.wholes))
         return held
-
-    def _put_together(self, meeting: Meeting, parting: _Parting, others: Mapping[int, Leaves]) -> None:
-        """Work out what the members here get, of the parts that are for them."""
-        flow: Any = meeting.step.flow
-        own = [device for device in parting.places if device in meeting.members]
-        count = len(meeting.members[own[0]].held[own[0]])
-        for number, device in enumerate(own):
-            parts = []
-            for member in parting.places:
-                if member in others:
-                    parts.append(others[member][number * count : (number + 1) * count])
-                else:
-                    leaves = meeting.members[member].held[member]
-                    parts.append(tuple(part_of(leaf, parting.part(device)) for leaf in leaves))
-            parting.results[device] = tuple(received(flow.function, parts))
 
     def _ask(self, arriving: Arriving, key: str, place: Placing | None = None) -> None:
         if key not in arriving.keys:
             arriving.keys.append(key)
-        if not arriving.is_coming:
-            arriving.ask(place)
+        if arriving.ask(place):
             self._coming.append(arriving)
 
-    def _fold(self, meeting: Meeting, folding: _Folding, others: Mapping[int, Leaves]) -> None:
+    def _fold(
+        self, meeting: Meeting, spans: Mapping[int, Sequence[tuple[int, int]]], others: Mapping[int, Leaves]
+    ) -> _Placed:
         """Fold this rank's part of what the members hold, and hand it to the other ranks."""
-        parts = folding.parts[folding.ranks.index(self._rank)]
         held = {
             number: others[device]
             if device in others
-            else tuple(map(part_of, meeting.members[device].held[device], parts))
+            else tuple(map(part_of, meeting.members[device].held[device], spans[self._rank]))
             for number, device in meeting.group.items()
         }
         flow: Any = meeting.step.flow
         folded = flat(flow.function(held)[next(iter(held))])
-        own = next(iter(next(iter(meeting.members.values())).held.values()))
-        folding.totals = [empty(leaf.shape, leaf.dtype) for leaf in own]
-        for total, part, span in zip(folding.totals, folded, parts, strict=True):
-            total.reshape(-1)[slice(*span)] = part
-        for rank in folding.ranks:
+        totals = [empty(leaf.shape, leaf.dtype) for leaf in _leaves_here(meeting)]
+        parts = {
+            rank: [total.reshape(-1)[slice(*span)] for total, span in zip(totals, of_rank, strict=True)]
+            for rank, of_rank in spans.items()
+        }
+        placed = _Placed(totals, parts, set())
+        placed.put(self._rank, tuple(folded))
+        for rank in spans:
             if rank != self._rank:
                 parcel = Parcel()
                 self._post.send(rank, {"kind": "part", "key": meeting.key, "row": parcel.row(folded)}, parcel)
+        return placed
 
-    def _are_parts_here(self, meeting: Meeting, folding: _Folding) -> bool:
-        """Whether the other ranks' parts are in their places; asks for those that have come."""
+    def _collect_parts(self, meeting: Meeting, totals: _Placed) -> Mapping[int, Leaves] | None:
+        """Nothing, once the other ranks' parts are in their places; asks for those that have come."""
         arrived = self._parts.get(meeting.key, {})
-        totals = folding.totals or []
         for rank, arriving in arrived.items():
-            spans = folding.parts[folding.ranks.index(rank)]
-            row = arriving.content["row"]
-
-            def place(number: int, sizes: Sequence[int], dtype: DType, row: Row = row, spans: Any = spans) -> Array:
-                operand = row.index(number)
-                return totals[operand].reshape(-1)[slice(*spans[operand])]
-
             if not arriving.is_here:
-                self._ask(arriving, meeting.key, place)
-        return len(arrived) == len(folding.ranks) - 1 and all(part.is_here for part in arrived.values())
-
-    def results(self, meeting: Meeting) -> Mapping[int, Leaves] | None:
-        shared = meeting.shared
-        if isinstance(shared, _Parting):
-            return shared.results
-        if isinstance(shared, _Joining):
-            return dict.fromkeys(meeting.members, tuple(shared.wholes))
-        if not isinstance(shared, _Folding) or shared.totals is None:
+                self._ask(arriving, meeting.key, totals.placing(rank, arriving.content["row"]))
+        if len(arrived) < len(totals.parts) - 1 or not all(part.is_here for part in arrived.values()):
             return None
         for rank, arriving in self._parts.pop(meeting.key, {}).items():
-            spans = shared.parts[shared.ranks.index(rank)]
-            for operand, number in enumerate(arriving.content["row"]):
-                if arriving.content["arrays"][number][2]:
-                    shared.totals[operand].reshape(-1)[slice(*spans[operand])] = arriving.arrays[number]
-        return dict.fromkeys(meeting.members, tuple(shared.totals))
+            totals.put(rank, arriving.leaves(arriving.content["row"]))
+        meeting.results = dict.fromkeys(meeting.members, tuple(totals.wholes))
+        return {}
 
     # Channels
 
@@ -372,11 +298,14 @@ class RankTransport(Transport):
             self._match(channel)
             return True
         parcel = Parcel()
-        names = {"sender": mail.sender, "instruction": mail.instruction, "computation": mail.computation}
-        row = parcel.row(mail.data)
-        content = {"kind": "mail", "channel": channel, "receiver": receiver, "row": row, **names}
+        names = [mail.sender, mail.instruction, mail.computation]
+        content = {"kind": "mail", "mailbox": [channel, receiver], "names": names, "row": parcel.row(mail.data)}
         self._post.send(rank, content, parcel)
         return True
+
+    def _deliver(self, channel: int | None, receiver: int | None, mail: Mail) -> None:
+        if not self.send(channel, receiver, mail):
+            self._claimed.append(((channel, receiver), mail))
 
     def ask(self, channel: int | None, receiver: int) -> bool:
         if (channel, receiver) not in self._asked:
@@ -394,9 +323,7 @@ class RankTransport(Transport):
         """Hand mail that is for anyone to those who ask for it."""
         mails, receivers = self._unclaimed.get(channel), self._asking.get(channel)
         while mails and receivers:
-            receiver, mail = receivers.popleft(), mails.popleft()
-            if not self.send(channel, receiver, mail):
-                self._claimed.append(((channel, receiver), mail))
+            self._deliver(channel, receivers.popleft(), mails.popleft())
 
     # Waiting
 
@@ -422,12 +349,11 @@ class RankTransport(Transport):
         self._post.flush()
         while (arriving := self._post.take()) is not None:
             getattr(self, f"_take_{arriving.content['kind']}")(arriving)
-        if self._coming:
-            for arriving in self._coming:
-                if arriving.test():
-                    self._touched.update(dict.fromkeys(arriving.keys))
-            self._coming = [arriving for arriving in self._coming if not arriving.is_here]
-        return bool(self._touched or self._claimed or (self._mail and self._mail[0][2].is_here))
+        for arriving in self._coming:
+            if arriving.test():
+                self._touched.update(dict.fromkeys(arriving.keys))
+        self._coming = [arriving for arriving in self._coming if not arriving.is_here]
+        return bool(self._touched or self._claimed or (self._mail and self._mail[0].is_here))
 
     def _take_offer(self, arriving: Arriving) -> None:
         for key, devices, rows, numbers in arriving.content["entries"]:
@@ -442,32 +368,25 @@ class RankTransport(Transport):
         self._touched[key] = None
 
     def _take_mail(self, arriving: Arriving) -> None:
-        arriving.ask()
-        if arriving.is_coming:
+        if arriving.ask():
             self._coming.append(arriving)
-        self._mail.append((arriving.content["channel"], arriving.content["receiver"], arriving))
+        self._mail.append(arriving)
 
     def _take_ask(self, arriving: Arriving) -> None:
         self._request(arriving.content["channel"], arriving.content["receiver"])
 
     def _take_error(self, arriving: Arriving) -> None:
         self._has_failed = True
-        content = arriving.content
-        error = _error_of(content["type"], content["text"], arriving.source)
-        raise error from (_ElsewhereError() if content["is_fault"] else None)
+        raise _error_of(arriving.content["error"], arriving.source)
 
     def receive(self) -> tuple[Sequence[Any], Sequence[tuple[tuple[int | None, int | None], Mail]]]:
         keys, self._touched = list(self._touched), {}
-        while self._mail and self._mail[0][2].is_here:
-            channel, receiver, arriving = self._mail.popleft()
-            content = arriving.content
-            names = content["sender"], content["instruction"], content["computation"]
-            mail = Mail(*names, arriving.leaves(content["row"]))
-            if receiver is None:
-                self._unclaimed.setdefault(channel, deque()).append(mail)
-                self._match(channel)
-            else:
-                self._claimed.append(((channel, receiver), mail))
+        while self._mail and self._mail[0].is_here:
+            arriving = self._mail.popleft()
+            channel, receiver = arriving.content["mailbox"]
+            sender, instruction, computation = arriving.content["names"]
+            mail = Mail(sender, instruction, computation, arriving.leaves(arriving.content["row"]))
+            self._deliver(channel, receiver, mail)
         mails, self._claimed = self._claimed, []
         for (channel, receiver), _ in mails:
             self._asked.discard((channel, receiver or 0))
@@ -490,9 +409,6 @@ class RankTransport(Transport):
         self._last_sums = totals
         return None
 
-    def any(self, is_true: bool) -> bool:
-        return any(self.gathered(is_true))
-
     def gathered(self, record: Any) -> list[Any]:
         return gathered(self._comm, record)
 
@@ -500,74 +416,95 @@ class RankTransport(Transport):
         """Mail for anyone that nobody has asked for."""
         return [(channel, mails[0]) for channel, mails in self._unclaimed.items() if mails]
 
-    @contextmanager
-    def told(self, fault_of: Callable[[BaseException], BaseException | None]) -> Iterator[None]:
-        """The run: where it fails, the other ranks are told, also whether that is for a fault of hloexec's own."""
-        try:
-            yield
-        except BaseException as error:
-            self.close(error, is_fault=fault_of(error) is not None)
-            raise
-        self.close(None)
-
-    def close(self, error: BaseException | None = None, *, is_fault: bool = False) -> None:
-        """End a run, or tell the other ranks what has ended it on this one."""
-        is_of_all = error is None or isinstance(error, DeadlockError)
-        is_news = not is_of_all and not self._has_failed
-        if is_news:
-            content = {"kind": "error", "type": type(error).__name__, "text": str(error), "is_fault": is_fault}
+    def close(self, error: BaseException | None = None, record: Mapping[str, Any] | None = None) -> None:
+        """End a run, or tell the other ranks, with its record, of an error that has ended it on this one."""
+        if error is not None and not (self._has_failed or isinstance(error, DeadlockError)):
             for rank in range(self._size):
                 if rank != self._rank:
-                    self._post.send(rank, content)
+                    self._post.send(rank, {"kind": "error", "error": record})
         end = time.monotonic() + _FAREWELL_SECONDS
         wait_until(lambda: self._post.flush() or (error is not None and time.monotonic() >= end))
         if error is None:
             self._comm.Free()
-        if error is not None:
+        else:
             _failed.append((self._post, self._coming))
 
 
-def _on_this_machine(comm: Comm) -> int:
-    from mpi4py import MPI
+@contextmanager
+def over_ranks(
+    comm: Comm,
+    count: int,
+    facts: Mapping[str, str],
+    prepare: Callable[[Transport], _Prepared],
+    fault_of: Callable[[BaseException], BaseException | None],
+) -> Iterator[tuple[Transport, _Prepared]]:
+    """A transport for a run on `count` devices, and what each rank prepares for it. An error of one rank is that of
+    all, who are told also whether it is for a fault of hloexec's own; InputError where the facts differ, which are by
+    what they are about."""
 
-    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    count = int(machine.size)
-    machine.Free()
-    return count
+    def record_of(error: BaseException) -> dict[str, Any]:
+        return {"type": type(error).__name__, "text": str(error), "is_fault": fault_of(error) is not None}
 
-
-def prepared(
-    comm: Comm, count: int, facts: Mapping[str, str], prepare: Callable[[Transport], _Prepared]
-) -> tuple[RankTransport, _Prepared]:
-    """A transport for a run on `count` devices, and what each rank prepares for it; an error of one is that of all."""
     transport = RankTransport(comm, count)
-    error: HloError | None = None
-    results: list[_Prepared] = []
+    own: BaseException | None = None
     try:
-        results.append(prepare(transport))
-    except HloError as raised:
-        error = raised
+        prepared = prepare(transport)
+    except BaseException as error:
+        own = error
+    records = transport.gathered([None if own is None else record_of(own), dict(facts)])
     try:
-        transport.agree(facts, error)
-    except HloError:
+        for rank, (record, _) in enumerate(records):
+            if record is not None:
+                raise own if rank == comm.rank and own is not None else _error_of(record, rank)
+        require_same([theirs for _, theirs in records])
+    except BaseException:
         transport.close()
         raise
-    return transport, results[0]
+    try:
+        yield transport, prepared
+    except BaseException as error:
+        transport.close(error, record_of(error))
+        raise
+    transport.close()
 
 
-def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding | _Joining | _Parting | None:
+def _put_together(meeting: Meeting, parting: _Parting, others: Mapping[int, Leaves]) -> dict[int, Leaves]:
+    """What the members here get, of the parts that are for them."""
+    flow: Any = meeting.step.flow
+    own = [device for device in parting.places if device in meeting.members]
+    count = len(_leaves_here(meeting))
+    results = {}
+    for number, device in enumerate(own):
+        parts = []
+        for member in parting.places:
+            if member in others:
+                parts.append(others[member][number * count : (number + 1) * count])
+            else:
+                leaves = meeting.members[member].held[member]
+                parts.append(tuple(part_of(leaf, parting.part(device)) for leaf in leaves))
+        results[device] = tuple(received(flow.function, parts))
+    return results
+
+
+def _leaves_here(meeting: Meeting) -> Leaves:
+    """What some member of this rank holds."""
+    device, waiting = next(iter(meeting.members.items()))
+    return waiting.held[device]
+
+
+def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding | _Placed | _Parting | None:
     """How ranks share the work on large arrays, which all of them find alike; None where each does all of it."""
     flow: Any = meeting.step.flow
     leaves = next(iter(waiting.held.values()))
     if sum(getattr(leaf, "nbytes", 0) for leaf in leaves) < _LARGE_BYTES:
         return None
     if folds_each_element(flow.function, leaves):
-        ends = [[_end(leaf.size, number, len(ranks)) for leaf in leaves] for number in range(len(ranks) + 1)]
-        return _Folding(ranks, [list(zip(*pair, strict=True)) for pair in pairwise(ends)])
+        spans = zip(*(spans_of(leaf.size, len(ranks)) for leaf in leaves), strict=True)
+        return _Folding(dict(zip(ranks, spans, strict=True)))
     places = {device: place for place, device in enumerate(meeting.group.values())}
     dimension = parts_along(flow.function, leaves, len(places))
     if dimension is not None:
-        return _Parting(dimension, places, {})
+        return _Parting(dimension, places)
     dimension = joins_along(flow.function, leaves)
     if dimension is None:
         return None
@@ -575,22 +512,20 @@ def _sharing(meeting: Meeting, waiting: Waiting, ranks: list[int]) -> _Folding |
     for leaf_sizes in sizes:
         leaf_sizes[dimension] *= len(places)
     wholes = [empty(whole, leaf.dtype) for whole, leaf in zip(sizes, leaves, strict=True)]
-    return _Joining(wholes, dimension, places, set())
+    parts = zip(*(np.split(whole, len(places), dimension) for whole in wholes), strict=True)
+    return _Placed(wholes, dict(zip(places, parts, strict=True)), set())
 
 
-def _end(size: int, number: int, count: int) -> int:
-    """Where the part of a number begins, of `count` parts: where elements are computed together, none is divided."""
-    pieces = -(-size // PIECE_ELEMENTS)
-    return min(size, pieces * number // count * PIECE_ELEMENTS)
-
-
-def _error_of(name: str, text: str, rank: int) -> BaseException:
+def _error_of(record: Mapping[str, Any], rank: int) -> BaseException:
     """The error of another rank."""
-    if name == "KeyboardInterrupt":
-        return KeyboardInterrupt()
-    if name == "SystemExit" and text.isdecimal():
-        return SystemExit(int(text))
+    name, text = record["type"], record["text"]
     kind = getattr(hloexec.errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, HloError) and kind is not hloexec.errors.ParseError:
-        return kind(text)
-    return EvaluationError(f"rank {rank} failed: {name}: {text}".rstrip(": "))
+    error: BaseException = EvaluationError(f"rank {rank} failed: {name}: {text}".rstrip(": "))
+    if name == "KeyboardInterrupt":
+        error = KeyboardInterrupt()
+    elif name == "SystemExit" and text.isdecimal():
+        error = SystemExit(int(text))
+    elif isinstance(kind, type) and issubclass(kind, HloError) and kind is not hloexec.errors.ParseError:
+        error = kind(text)
+    error.__cause__ = _ElsewhereError() if record["is_fault"] else None
+    return error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,13 +20,13 @@ import numpy as np
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of
 from hloexec.core.ir import Module
 from hloexec.core.values import TOKEN, Value
-from hloexec.engine.devices.ranks import devices_of_rank
+from hloexec.engine.devices.ranks import devices_of_rank, rank_of_device
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.devices.varying import of_position
 from hloexec.engine.exec.arguments import device_arguments
+from hloexec.engine.exec.handing import Blind, FedMachine, HandingMachine
 from hloexec.engine.exec.lockstep.gathering import at_first, gathered
-from hloexec.engine.exec.lockstep.handing import Blind, FedMachine, HandingMachine
-from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Post, Row, wait_until
+from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Post, Row, ranks_of_machine, wait_until
 from hloexec.engine.exec.running import Run, plan_of
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.inputs import value_of
@@ -34,10 +34,10 @@ from hloexec.engine.options import Options
 from hloexec.engine.plan.memory import draws_alike
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.errors import HloError
-from hloexec.language.text import format as format_module
+from hloexec.language.literals.npz import mapped_place
 from hloexec.language.text import parse
+from hloexec.language.text.printer import text_of
 from hloexec.ops.registry import USER_CALLS
-from hloexec.ops.resources import owner_of
 
 _AHEAD_BYTES = 1 << 27
 """So much may be under way to rank 0 before others go on."""
@@ -49,10 +49,10 @@ class _StoppedError(BaseException):
     """Rank 0 needs no more of a run."""
 
 
-def _connected(comm: Comm) -> tuple[Post, Comm]:
-    """The post between rank 0 and the others, and a communicator of the others."""
+def _connected(comm: Comm) -> tuple[Post, Comm, bool]:
+    """The post between rank 0 and the others, a communicator of the others, and whether all are on one machine."""
     others = comm.Split(min(comm.rank, 1), comm.rank)
-    return Post(comm.Dup()), others
+    return Post(comm.Dup()), others, ranks_of_machine(comm) == comm.size
 
 
 class Driver:
@@ -60,7 +60,7 @@ class Driver:
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
-        self._post, _ = _connected(comm)
+        self._post, _, self._is_one_machine = _connected(comm)
         self._sent: set[str] = set()
         """The modules that the others have."""
         self._number = 0
@@ -83,7 +83,7 @@ class Driver:
         self._ask(run, device_arguments(plan.computation, inputs, run.topology.count))
         if attached.see_instructions:
             feed = _Feed(self._post, self._number, run.topology.count)
-            run.machine = partial(FedMachine, feed)
+            run.machine = partial(FedMachine, feed.take)
             try:
                 return run.outputs(inputs)
             finally:
@@ -96,34 +96,28 @@ class Driver:
 
     def _ask(self, run: Run, leaves: Sequence[Any]) -> None:
         """Send the others a module, options and inputs."""
-        text = run.module.source if run.module.source is not None else format_module(run.module)
+        text = text_of(run.module)
         key = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         options = {name: run.options[name] for name in _SENT} | {"numerics": run.options.numerics.name}
         options |= {"replicas": run.topology.replicas, "partitions": run.topology.partitions}
-        content: dict[str, Any] = {
-            "kind": "run",
-            "module": key,
-            "text": None if key in self._sent else text,
-            "options": options,
-        }
-        content |= {"is_watched": run.attached.see_instructions, "is_counted": run.options.statistics is not None}
-        self._sent.add(key)
+        is_watched = run.attached.see_instructions
         self._number += 1
-        first = int(run.attached.see_instructions)
+        content = {"kind": "run", "run": self._number, "module": key, "text": None if key in self._sent else text}
+        content |= {"options": options, "is_watched": is_watched, "is_counted": run.options.statistics is not None}
+        self._sent.add(key)
+        first = int(is_watched)
         for rank in range(1, self._comm.size):
             parcel = Parcel()
             devices = devices_of_rank(rank - first, self._comm.size - first, run.topology.count)
-            rows = [[_sent_leaf(parcel, of_position(leaf, device)) for leaf in leaves] for device in devices]
-            self._post.send(rank, {**content, "run": self._number, "rows": rows}, parcel)
+            sent = partial(_sent_leaf, parcel, has_files=self._is_one_machine)
+            rows = [[sent(of_position(leaf, device)) for leaf in leaves] for device in devices]
+            self._post.send(rank, {**content, "rows": rows}, parcel)
 
 
-def _sent_leaf(parcel: Parcel, leaf: Any) -> Any:
-    """A leaf's number in a parcel, or where it lies in a file that it is mapped from."""
-    owner = owner_of(leaf) if isinstance(leaf, np.ndarray) else None
-    if not isinstance(owner, np.memmap) or not leaf.flags.c_contiguous:
-        return parcel.row([leaf])[0]
-    start = leaf.ctypes.data - owner.ctypes.data
-    return [str(owner.filename), owner.offset + start, element_type_of(leaf.dtype).name, leaf.shape]
+def _sent_leaf(parcel: Parcel, leaf: Any, *, has_files: bool = True) -> Any:
+    """A leaf's number in a parcel, or where it lies in a file that it is mapped from, where the receiver has files."""
+    place = mapped_place(leaf) if has_files and isinstance(leaf, np.ndarray) else None
+    return parcel.row([leaf])[0] if place is None else [*place, element_type_of(leaf.dtype).name, leaf.shape]
 
 
 _Handed: TypeAlias = "tuple[str, Arriving, Row | None]"
@@ -135,24 +129,21 @@ class _Feed:
 
     def __init__(self, post: Post, number: int, count: int) -> None:
         self._post, self._number = post, number
-        ranks = range(1, post.comm.size)
-        self._rank_of = {device: rank for rank in ranks for device in devices_of_rank(rank - 1, len(ranks), count)}
         self._queues: list[deque[_Handed]] = [deque() for _ in range(count)]
         """What has come for each device and has not been taken."""
         self._due = [0] * count
         """How much of what comes for a device has been taken as another's."""
         self._coming: list[Arriving] = []
-        self._running = set(ranks)
+        self._running = set(range(1, post.comm.size))
         """The ranks that have not ended."""
         self._is_lost = False
         """Whether others have done something else."""
 
     def take(self, step: str, devices: Sequence[int]) -> tuple[Any, ...] | None:
         """What a step gives these devices, which hold the same; None where that is to be computed here."""
-        queue = self._queues[devices[0]]
-        wait_until(
-            lambda: self._is_lost or self._has_come(devices[0]) or self._rank_of[devices[0]] not in self._running
-        )
+        first, queue = devices[0], self._queues[devices[0]]
+        rank = 1 + rank_of_device(first, self._post.comm.size - 1, len(self._queues))
+        wait_until(lambda: self._is_lost or self._has_come(first) or rank not in self._running)
         if self._is_lost or not queue:
             return None
         for device in devices:
@@ -206,7 +197,7 @@ class _Feed:
 
 def serve(comm: Comm) -> None:
     """Take part in the runs that rank 0 asks for, until it lets this rank go."""
-    post, others = _connected(comm)
+    post, others, _ = _connected(comm)
     modules: dict[str, Module] = {}
     while True:
         arriving = wait_until(lambda: post.take(0))
@@ -228,10 +219,11 @@ def _take_part(module: Module, arriving: Arriving, post: Post, comm: Comm, other
     options = Options(statistics=statistics, **content["options"])
     topology = topology_of(module, options.replicas, options.partitions)
     shapes = plan_of(module, options, is_observed=content["is_watched"]).computation.parameter_shapes
-    rows = [_values(shapes, [_leaf(arriving, entry) for entry in row]) for row in content["rows"]]
+    rows = [_values(shapes, map(partial(_leaf, arriving), row)) for row in content["rows"]]
     if content["is_watched"]:
+        outlet = _Outlet(post, content["run"])
         run = Run(module, topology, [Blind()], options, others)
-        run.machine = partial(HandingMachine, _Outlet(post, content["run"]))
+        run.machine = partial(HandingMachine, outlet.give, outlet.require_taker)
         # Where this fails, rank 0 computes the rest, and says what is wrong.
         with suppress(Exception, KeyboardInterrupt, _StoppedError):
             run.outputs(rows)
@@ -253,10 +245,9 @@ def _leaf(arriving: Arriving, entry: Any) -> Any:
     return TOKEN if entry is None else arriving.arrays[entry]
 
 
-def _values(shapes: Sequence[Any], leaves: Iterable[Any]) -> list[Value]:
+def _values(shapes: Sequence[Any], leaves: Iterator[Any]) -> list[Value]:
     """Values of these shapes, with these leaves."""
-    remaining = iter(leaves)
-    return [value_of(shape, lambda *_: next(remaining)) for shape in shapes]
+    return [value_of(shape, lambda *_: next(leaves)) for shape in shapes]
 
 
 class _Outlet:

@@ -4,57 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from hloexec.core.structs import define
 from hloexec.engine.devices.topology import Group
-
-if TYPE_CHECKING:
-    from hloexec.engine.exec.tasks import Task
-    from hloexec.engine.plan.steps import Step
-
-Leaves: TypeAlias = "tuple[Any, ...]"
-
-
-@define(eq=False)
-class Waiting:
-    """A task at a step that needs other devices."""
-
-    task: Task
-    step: Step
-    held: dict[int, Leaves]
-    """Contributions of each device that have not been used yet."""
-    results: dict[int, Leaves]
-    """What each device that need not wait any more has got."""
-
-    @property
-    def is_over(self) -> bool:
-        return len(self.results) == len(self.task.devices)
-
-
-@define(eq=False)
-class Meeting:
-    """A group at a collective, of which some or all members of this process have come."""
-
-    key: Any
-    """Equal in all processes that have members."""
-    step: Step
-    group: Group
-    expected: int
-    """How many members this process has."""
-    members: dict[int, Waiting]
-    shared: Any = None
-    """Where processes work out the result together, how far they are."""
-
-
-@define(eq=False)
-class Mail:
-    """What a device sends on a channel: at an instruction, in a computation."""
-
-    sender: int
-    instruction: str
-    computation: str
-    data: Leaves
+from hloexec.engine.exec.lockstep.meetings import Leaves, Mail, Meeting, Waiting
 
 
 class State(enum.Enum):
@@ -78,10 +31,6 @@ class Transport:
         """Those of this process, of `count` in all."""
         return range(count)
 
-    def held_here(self, group: Group) -> int:
-        """How many members of a group are of this process."""
-        return len(group)
-
     def key(self, point: Any, group: Group) -> Any:
         """The key of a meeting of a group at a point."""
         return point, tuple(group.values())
@@ -90,12 +39,9 @@ class Transport:
         """Hand what has come to meetings with `waiting` to the processes of their other members."""
 
     def collect(self, meeting: Meeting) -> Mapping[int, Leaves] | None:
-        """What members elsewhere hold; None where not all of it is there."""
+        """What members elsewhere hold, or nothing where the meeting has its results; None where not all of it is
+        there."""
         return {}
-
-    def results(self, meeting: Meeting) -> Mapping[int, Leaves] | None:
-        """The results of the members here of a complete group, where the processes have worked them out together."""
-        return None
 
     def present(self, key: Any) -> set[int]:
         """The members elsewhere that have come to a meeting."""
@@ -122,10 +68,6 @@ class Transport:
     def unclaimed(self) -> list[tuple[int | None, Mail]]:
         """The channels that have mail for anyone here, and the first on each, where no mailbox has it."""
         return []
-
-    def any(self, is_true: bool) -> bool:
-        """Whether it is true in any process."""
-        return is_true
 
     def gathered(self, record: Any) -> list[Any]:
         """The records of all processes, which JSON can hold."""

@@ -5,9 +5,9 @@ What it is not handed, it computes itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from hloexec.engine.exec.watching import WatchedMachine
 from hloexec.engine.plan.kernels import NO_SLOT
 from hloexec.engine.plan.steps import Plan, Step
 from hloexec.ops.resources import owner_of
+
+Taking: TypeAlias = "Callable[[str, Sequence[int]], tuple[Any, ...] | None]"
+Giving: TypeAlias = "Callable[[str, Sequence[tuple[Sequence[int], Sequence[Any] | None]]], None]"
 
 _LONG_BYTES = 1 << 16
 """A step is long from here on, by what it reads and gives."""
@@ -33,19 +36,16 @@ def _name_of(step: Step) -> str:
     return f"{step.instruction.name} {step.results}"
 
 
-class Feed(Protocol):
-    """What comes from others."""
-
-    def take(self, step: str, devices: Sequence[int]) -> tuple[Any, ...] | None:
-        """What a step gives these devices, which hold the same; None where that is to be computed here."""
-
-
 class FedMachine(WatchedMachine):
-    """Is handed what long steps give."""
+    """Is handed what long steps give.
 
-    def __init__(self, feed: Feed, *arguments: Any, **settings: Any) -> None:
+    `take` gets the name of a step and devices that hold the same, and gives what the step gives them; None where that
+    is to be computed here.
+    """
+
+    def __init__(self, take: Taking, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._feed = feed
+        self._take_results = take
         self._fed_steps: dict[Step, Step | None] = {}
         """What runs in the place of long steps; None for others."""
         self._devices: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ class FedMachine(WatchedMachine):
 
     def _result(self, step: Step, *operands: Any) -> Any:
         """What a step gives the devices for which it runs."""
-        leaves = self._feed.take(_name_of(step), self._each_class.running or self._devices)
+        leaves = self._take_results(_name_of(step), self._each_class.running or self._devices)
         if leaves is None:
             assert step.function is not None
             return step.function(*operands)
@@ -86,16 +86,6 @@ class FedMachine(WatchedMachine):
         super()._compute(task, self._fed(task, step) or step)
 
 
-class Outlet(Protocol):
-    """Where it goes."""
-
-    def require_taker(self) -> None:
-        """Raise what ends the run where nothing more is needed."""
-
-    def give(self, step: str, classes: Sequence[tuple[Sequence[int], Sequence[Any] | None]]) -> None:
-        """Hand over what a step gives to each class of devices; None for what takes no time."""
-
-
 class Blind:
     """An observer for whose sake steps run as where they are shown."""
 
@@ -104,14 +94,18 @@ class Blind:
 
 
 class HandingMachine(WatchedMachine):
-    """Hands over what long steps give."""
+    """Hands over what long steps give.
 
-    def __init__(self, outlet: Outlet, *arguments: Any, **settings: Any) -> None:
+    `give` gets the name of a step, and with each class of devices what it gives them, None for what takes no time.
+    `require_taker`, which is called before each step, ends the run where nothing more is needed.
+    """
+
+    def __init__(self, give: Giving, require_taker: Callable[[], None], *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._outlet = outlet
+        self._give_results, self._require_taker = give, require_taker
 
     def _begin(self, task: Task, step: Step) -> bool:
-        self._outlet.require_taker()
+        self._require_taker()
         return super()._begin(task, step)
 
     def _ran(self, task: Task, step: Step) -> None:
@@ -130,7 +124,7 @@ class HandingMachine(WatchedMachine):
             held = {id(owner_of(operand)) for operand in _arrays(of_position(value, position) for value in operands)}
             is_view = any(id(owner_of(leaf)) in held for leaf in _arrays(leaves))
             entries.append((devices, None if is_view else leaves))
-        self._outlet.give(_name_of(step), entries)
+        self._give_results(_name_of(step), entries)
 
 
 def _arrays(leaves: Iterable[Any]) -> list[Any]:
