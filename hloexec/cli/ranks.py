@@ -52,7 +52,8 @@ _PATIENCE_SECONDS = 2.0
 _EXIT_SECONDS = 3.0
 """How long MPI may take to end after a failure."""
 _LOOK_SECONDS = 1e-3
-
+_SPOKEN = 1
+"""The tag of messages from a rank that has said why all are ended."""
 
 _here: list[Ranks] = []
 """The ranks of the command that runs, once there are any."""
@@ -190,8 +191,15 @@ class Ranks:
             self._errors.write(sys.stderr.getvalue())
         self._errors.flush()
 
+    def has_spoken(self) -> bool:
+        """Whether a rank has said why all are ended, by signals, too."""
+        return bool(self._ends.Iprobe(tag=_SPOKEN))
+
     def _end_all(self, code: int) -> NoReturn:
         self._speak()
+        for other in range(self.comm.size):
+            if other != self.comm.rank:
+                self._ends.Isend(np.zeros(1, np.int64), other, _SPOKEN)
         self._exit_soon(code)
         self.comm.Abort(code)
         raise SystemExit(code)
@@ -222,7 +230,8 @@ def carried_out(words: Sequence[str], command: Callable[[], int]) -> int:
             code = 2
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-        show_problem("error", "a rank was ended by a signal", "red")
+        if not ranks.has_spoken():
+            show_problem("error", "a rank was ended by a signal", "red")
     except BaseException:
         traceback.print_exc()
     return ranks.leave(code)
