@@ -184,7 +184,8 @@ def test_blocks_that_round_otherwise_are_no_fault() -> None:
 
 
 @pytest.mark.slow
-def test_a_fault_whose_effect_rounding_behind_it_explains_is_not_told() -> None:
-    """Rounding alone moves the results as far: its bound over 40 blocks is as large as the difference."""
+def test_nothing_but_the_fault_is_blamed_where_rounding_behind_it_may_explain_its_effect() -> None:
+    """Rounding over 40 blocks moves the results about as far as the fault; how far depends on the processor."""
     found = hloexec.diff(_module(100), _module(100, 60, _TRANSPOSED))
-    assert found.verdict == "rounding only" and not found.findings
+    outcome = found.verdict, [finding.after.instruction for finding in found.findings]
+    assert outcome in (("rounding only", []), ("differ", ["product.60"]))
