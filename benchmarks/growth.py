@@ -14,8 +14,11 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 SIZES = (1.0, 3.0, 10.0, 30.0, 100.0)
 """Megabytes of text."""
@@ -126,10 +129,7 @@ def _numbered(template: str, number: int) -> str:
 def rows(sizes: Iterable[float] = SIZES) -> Iterator[dict[str, object]]:
     """One row per size: milliseconds and peak memory per megabyte of text."""
     for size in sizes:
-        output = subprocess.run(
-            [sys.executable, "-m", "benchmarks.growth", "--one", str(size)], check=True, capture_output=True
-        )
-        found = json.loads(output.stdout)
+        found = measured_apart("benchmarks.growth", size)
         megabytes = found["megabytes"]
         yield {
             "MB": f"{megabytes:.1f}",
@@ -146,20 +146,31 @@ def _measure(size: float) -> dict[str, float]:
     text = layered_module(size)
     hloexec.verify(hloexec.parse(layered_module(0.01)))  # imports
     plan_of(hloexec.parse(layered_module(0.01)))
-    before = status_bytes("VmRSS")
-    times = [time.process_time()]
+    return measured_stages(text, {"verify": hloexec.verify, "plan": partial(plan_of, verify=False)})
+
+
+def measured_apart(benchmark: str, size: float) -> dict[str, Any]:
+    """What a benchmark measures of one size in a process of its own."""
+    command = [sys.executable, "-m", benchmark, "--one", str(size)]
+    measures: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return measures
+
+
+def measured_stages(text: str, stages: Mapping[str, Callable[[Any], object]]) -> dict[str, float]:
+    """The seconds of processors that parsing a text and each stage of what is done with the module take, and the peak
+    of memory beyond what there was, in bytes."""
+    import hloexec
+
+    before, times = status_bytes("VmRSS"), [time.process_time()]
     module = hloexec.parse(text)
     times.append(time.process_time())
-    hloexec.verify(module)
-    times.append(time.process_time())
-    plan_of(module, verify=False)
-    times.append(time.process_time())
+    for stage in stages.values():
+        stage(module)
+        times.append(time.process_time())
     return {
         "megabytes": len(text) / 1e6,
         "instructions": module.instruction_count,
-        "parse": times[1] - times[0],
-        "verify": times[2] - times[1],
-        "plan": times[3] - times[2],
+        **{name: end - start for name, (start, end) in zip(("parse", *stages), pairwise(times), strict=True)},
         "peak": status_bytes("VmHWM") - before,
     }
 
@@ -174,9 +185,18 @@ def status_bytes(field: str) -> float:
     return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-if __name__ == "__main__":
+def main(
+    rows_of: Callable[[Iterable[float]], Iterable[Mapping[str, object]]],
+    measure: Callable[[float], Mapping[str, float]],
+    sizes: Iterable[float],
+) -> None:
+    """Print a table of the sizes that the command line names, or of these; or what one process measures of one size."""
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(_measure(float(sys.argv[2]))))
-    else:
-        for row in rows(map(float, sys.argv[1:]) if sys.argv[1:] else SIZES):
-            print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        print(json.dumps(measure(float(sys.argv[2]))))
+        return
+    for row in rows_of(map(float, sys.argv[1:]) if sys.argv[1:] else sizes):
+        print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main(rows, _measure, SIZES)

@@ -6,15 +6,11 @@ runs in a process of its own, which has a peak of memory of its own. A slope of 
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from benchmarks.growth import status_bytes
+from benchmarks.growth import main, measured_apart, measured_stages
 from benchmarks.sharded_layers import layers_of, sharded_layers
 
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -25,10 +21,7 @@ def rows(sizes: Iterable[float] = SIZES) -> Iterator[dict[str, object]]:
     """One row per size: seconds of processors and peak memory, and by which power they grew since the row before."""
     before: dict[str, Any] | None = None
     for size in sizes:
-        output = subprocess.run(
-            [sys.executable, "-m", "benchmarks.shrinking", "--one", str(size)], check=True, capture_output=True
-        )
-        found = json.loads(output.stdout)
+        found = measured_apart("benchmarks.shrinking", size)
         yield {
             "MB": f"{found['megabytes']:.1f}",
             "instructions": found["instructions"],
@@ -52,24 +45,8 @@ def _measure(size: float) -> dict[str, float]:
     import hloexec
 
     hloexec.shrink(hloexec.parse(sharded_layers(1)), max_bytes="100M")  # imports
-    text, before = sharded_layers(layers_of(size)), status_bytes("VmRSS")
-    times = [time.process_time()]
-    module = hloexec.parse(text)
-    times.append(time.process_time())
-    hloexec.shrink(module)
-    times.append(time.process_time())
-    return {
-        "megabytes": len(text) / 1e6,
-        "instructions": module.instruction_count,
-        "parse": times[1] - times[0],
-        "shrink": times[2] - times[1],
-        "peak": status_bytes("VmHWM") - before,
-    }
+    return measured_stages(sharded_layers(layers_of(size)), {"shrink": hloexec.shrink})
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(_measure(float(sys.argv[2]))))
-    else:
-        for row in rows(map(float, sys.argv[1:]) if sys.argv[1:] else SIZES):
-            print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    main(rows, _measure, SIZES)

@@ -195,6 +195,7 @@ def merged_roots(
     return factors_by_root
 
 
+FOLLOWS = "it follows from sizes that stay"
 _UNEQUAL = "sizes that depend on it cannot shrink in proportion"
 
 
@@ -265,7 +266,7 @@ class Offsets:
         places = {root: equation.where for equation in reversed(self.equations) for root, _ in equation.terms}
         for root in roots:
             if not self.base(root):
-                self.keep([root], "it follows from sizes that stay", places.get(root, ("", "")))
+                self.keep([root], FOLLOWS, places.get(root, ("", "")))
 
 
 _Failure: TypeAlias = tuple[int, tuple[int | bool, ...]]

@@ -12,13 +12,13 @@ from hloexec.core.structs import define
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.dimensions import Dimensions
-from hloexec.tools.shrinking.grouping import Group, Groups, divisors
+from hloexec.tools.shrinking.forecast import NO_ARRAYS
+from hloexec.tools.shrinking.grouping import FOLLOWS, Group, Groups, divisors
 from hloexec.tools.shrinking.rewriting import HoldingSize, resized_shape
 from hloexec.tools.summary import run_counts
 
 _MOST_TOLD = 3
 _MOST_TRIED = 3
-_FOLLOWS = "it follows from sizes that stay"
 
 
 @define
@@ -67,15 +67,12 @@ def _dimensions(module: Module, dimensions: Dimensions, sizes: Mapping[int, int]
         computation = module.by_name[name]
         for instruction in computation:
             is_input = computation is module.entry and role_of(instruction) is Role.PARAMETER
-            if not is_input and role_of(instruction) in _NO_ARRAYS:
+            if not is_input and role_of(instruction) in (*NO_ARRAYS, Role.WHILE):
                 continue
             value = dimensions.values[name][instruction.name]
             leaves = leaf_shapes(resized_shape(value, dimensions, sizes))
             for (_, leaf), axes in zip(leaves, value.leaves.values(), strict=True):
                 yield from (((name, instruction.name), axis, leaf.byte_size) for axis in axes)
-
-
-_NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.WHILE)
 
 
 def _holding(
@@ -110,8 +107,8 @@ def _cause(dimensions: Dimensions, groups: Groups, root: int) -> tuple[str, Plac
             neighbours[member] += roots
     waiting, seen = [root], {root}
     for member in waiting:
-        reason, place = groups.kept.get(member, (_FOLLOWS, ("", "")))
-        if reason != _FOLLOWS:
+        reason, place = groups.kept.get(member, (FOLLOWS, ("", "")))
+        if reason != FOLLOWS:
             size = relations.sizes[member]
             return (reason if member == root else f"it follows from {size}, of which {reason}"), place
         fresh = [other for other in neighbours[member] if other in groups.kept and other not in seen]
