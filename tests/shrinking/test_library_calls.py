@@ -144,3 +144,79 @@ def test_a_computation_that_a_call_runs_has_its_dimensions(target: str) -> None:
     assert dimensions(found) == [(8, 4)]
     (a,) = hloexec.random_inputs(found)
     np.testing.assert_array_equal(hloexec.run(found, a), -(a * a))
+
+
+CONVOLUTION = (
+    '{"cudnn_conv_backend_config":{"activation_mode":"kNone","conv_result_scale":1,"side_input_scale":0,'
+    '"leakyrelu_alpha":0}}'
+)
+INPUT, FILTER, OUTPUT = "f32[8,32,32,64]", "f32[256,3,3,64]", "f32[8,16,16,256]"
+SMALL = [(4, 8, 8, 16), (32, 3, 3, 16), (4, 4, 4, 32)]
+WINDOW = "window={size=3x3 stride=2x2 pad=0_1x0_1}, dim_labels=b01f_o01i->b01f"
+
+
+@pytest.mark.parametrize(
+    ("call", "operands", "result"),
+    [
+        ("Forward", (INPUT, FILTER), OUTPUT),
+        ("BackwardInput", (OUTPUT, FILTER), INPUT),
+        ("BackwardFilter", (INPUT, OUTPUT), FILTER),
+        ("BiasActivationForward", (INPUT, FILTER, "f32[256]"), OUTPUT),
+        ("BiasActivationForward", (INPUT, FILTER, "f32[256]", OUTPUT), OUTPUT),
+    ],
+)
+def test_a_convolution_and_its_gradients_are_the_forward_one(call: str, operands: tuple[str, ...], result: str) -> None:
+    parameters = "\n".join(f"p{number} = {shape} parameter({number})" for number, shape in enumerate(operands))
+    names = ", ".join(f"p{number}" for number in range(len(operands)))
+    large = module(f"""{parameters}
+      c = ({result}, u8[4096]) custom-call({names}), {WINDOW}, custom_call_target="__cudnn$conv{call}", backend_config={CONVOLUTION}
+      ROOT r = {result} get-tuple-element(c), index=0""")
+    small = hloexec.shrink(large, dims={8: 4, 32: 8, 64: 16, 256: 32}).module
+    assert_valid(small)
+    expected = {INPUT: SMALL[0], FILTER: SMALL[1], OUTPUT: SMALL[2], "f32[256]": (32,)}
+    assert dimensions(small) == [expected[operand] for operand in operands]
+    assert small.entry.result_shape.array_shape.dimensions == expected[result]
+    hloexec.run(small, *hloexec.random_inputs(small))
+
+
+def test_a_window_as_large_as_its_input_and_groups_of_features_follow() -> None:
+    large = module(f"""
+      x = f32[4,64,64,128] parameter(0)
+      w = f32[128,64,64,1] parameter(1)
+      c = (f32[4,1,1,128], u8[16]) custom-call(x, w), window={{size=64x64}}, dim_labels=b01f_o01i->b01f, feature_group_count=128, custom_call_target="__cudnn$convForward", backend_config={CONVOLUTION}
+      ROOT r = f32[4,1,1,128] get-tuple-element(c), index=0""")
+    small = hloexec.shrink(large, dims={64: 8, 128: 16}).module
+    assert_valid(small)
+    assert dimensions(small) == [(4, 8, 8, 16), (16, 8, 8, 1)]
+    attributes = small.entry.by_name["c"].attributes
+    assert ([each.size for each in attributes.window.dimensions], attributes.feature_group_count) == ([8, 8], 16)
+    hloexec.run(small, *hloexec.random_inputs(small))
+
+
+def test_vectors_of_features_keep_their_features() -> None:
+    large = module(f"""
+      x = s8[8,16,64,64,4] parameter(0)
+      w = s8[256,16,3,3,4] parameter(1)
+      c = (s8[8,64,64,64,4], u8[16]) custom-call(x, w), window={{size=3x3 pad=1_1x1_1}}, dim_labels=bf01?_oi01?->bf01?, custom_call_target="__cudnn$convForward", backend_config={CONVOLUTION}
+      ROOT r = s8[8,64,64,64,4] get-tuple-element(c), index=0""")
+    small = smallest(large)
+    assert_valid(small)
+    assert dimensions(small)[1] == (256, 16, 3, 3, 4)
+    hloexec.run(small, *hloexec.random_inputs(small))
+
+
+def test_operands_of_a_graph_are_scalars_or_like_the_result() -> None:
+    graph = CONVOLUTION.replace(
+        '{"activ', '{"serialized_graph":"1:[f32]conv();2:[f32]scale(1);3:[f32]add(2);4:[f32]relu(3);","activ'
+    )
+    large = module(f"""
+      x = f32[8,32,32,64] parameter(0)
+      w = f32[256,3,3,64] parameter(1)
+      s = f32[] parameter(2)
+      a = f32[8,16,16,256] parameter(3)
+      c = (f32[8,16,16,256], u8[16]) custom-call(x, w, s, a), {WINDOW}, custom_call_target="__cudnn$convForwardGraph", backend_config={graph}
+      ROOT r = f32[8,16,16,256] get-tuple-element(c), index=0""")
+    small = hloexec.shrink(large, dims={8: 4, 32: 8, 64: 16, 256: 32}).module
+    assert_valid(small)
+    assert dimensions(small) == [*SMALL[:2], (), SMALL[2]]
+    hloexec.run(small, *hloexec.random_inputs(small))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import frexp, prod
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, element_type_of, largest_number
@@ -64,13 +65,12 @@ class Threefry2x32:
         use.same(*words, *use.result.leaves.values())
 
     @staticmethod
-    def resize(change: Resizing) -> str | None:
-        """The number of words, eight bytes of it."""
-        (before, after), config = change.sizes(0), change.backend_config
-        count = prod(before).to_bytes(8, "little")
-        if bytes_of_config(config) != count:
-            return config
-        return prod(after).to_bytes(8, "little").decode("utf-8", "surrogateescape")
+    def resize(change: Resizing) -> Resizing:
+        """The call whose config, where it is eight bytes of the number of words, is that of the new one."""
+        before, after = (prod(sizes).to_bytes(8, "little") for sizes in change.sizes(0))
+        if bytes_of_config(change.backend_config) != before:
+            return change
+        return attrs.evolve(change, backend_config=after.decode("utf-8", "surrogateescape"))
 
     @staticmethod
     def infer(*operands: Shape, config: int | None) -> Shape:

@@ -214,7 +214,7 @@ def _dimensions(shape: Shape) -> Dimensions:
 
 RelateRule: TypeAlias = Callable[[Relating], None]
 ResizeRule: TypeAlias = Callable[[Resizing], Any]
-"""Gives the attributes for the new sizes."""
+"""Gives the attributes for the new sizes; of a library call, the change with attributes and config for them."""
 
 
 def pointwise(use: Relating) -> None:

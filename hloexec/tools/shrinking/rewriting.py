@@ -136,13 +136,16 @@ class _Rewriting:
             new_result=shapes[instruction.name],
             backend_config=instruction.backend_config,
         )
+        entry = entry_of(instruction)
+        if entry is not None and entry.role is Role.LIBRARY and entry.resize is not None:
+            change = entry.resize(change)
         literal = self.literals.get((computation.name, instruction.name))
         attributes = _attributes(instruction, change, literal)
         return attrs.evolve(
             instruction,
             shape=change.new_result,
             attributes=attributes,
-            backend_config=_config(instruction, change),
+            backend_config=change.backend_config,
             original_value=None,
             statistics=None,
         )
@@ -150,7 +153,7 @@ class _Rewriting:
 
 def _attributes(instruction: Instruction, change: Resizing, given: Literal | None) -> Any:
     entry = find_opcode(instruction.opcode)
-    attributes = instruction.attributes
+    attributes = change.attributes
     if entry is None or attributes is None:
         return attributes
     if entry.role is Role.CONSTANT:
@@ -183,14 +186,6 @@ def _in_layout_of(stated: Shape, shape: Shape) -> Shape:
         return attrs.evolve(ours, dimensions=theirs.dimensions)
 
     return fold((stated, shape), parts, leaf, tuple_shape)
-
-
-def _config(instruction: Instruction, change: Resizing) -> str | None:
-    entry = entry_of(instruction)
-    if entry is None or entry.role is not Role.LIBRARY or entry.resize is None:
-        return instruction.backend_config
-    config: str | None = entry.resize(change)
-    return config
 
 
 def rewritten(

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, element_type, element_type_of
@@ -262,17 +263,17 @@ class Gemm(Product):
                 use.same(axes, results[0].axes[-len(axes) :])
 
     @staticmethod
-    def resize(change: Resizing) -> str | None:
-        """The config with the numbers of elements of one matrix of lhs and rhs as they are now."""
+    def resize(change: Resizing) -> Resizing:
+        """The call whose config has the numbers of elements of one matrix of lhs and rhs as they are now."""
         config = change.backend_config
         if config is None:
-            return None
+            return change
         for name, number in (("lhs_stride", 0), ("rhs_stride", 1)):
             match = re.search(rf'"{name}":"?(\d+)', config)
             if match:
                 stride = _resized_stride(int(match[1]), *change.sizes(number))
                 config = f"{config[: match.start(1)]}{stride}{config[match.end(1) :]}"
-        return config
+        return attrs.evolve(change, backend_config=config)
 
     @staticmethod
     def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:

@@ -41,11 +41,14 @@ from hloexec.ops.library_calls.cudnn.geometry import (
     Geometry,
     accumulation_type,
     geometry,
+    relate_sides,
+    resized_sides,
     unreordered_bias,
     unreordered_filter,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
+from hloexec.ops.relations import Relating, Resizing
 
 # `algorithm`, with `tensor_ops_enabled` and `scratch_size` in older dumps, chooses among kernels; that is rounding.
 CONVOLUTION_FIELDS = (
@@ -136,6 +139,14 @@ class Forward:
     """
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        relate_sides(use, use.operands[0], use.operands[1], use.result)
+
+    @staticmethod
+    def resize(change: Resizing) -> Resizing:
+        return resized_sides(change, lambda inputs, kernel, *others, result: (inputs, kernel, result))
+
+    @staticmethod
     def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
         inputs, kernel = operand_shapes(operands, "convForward", (2,))
         declared = result_shapes(shape, "convForward")[0]
@@ -163,6 +174,14 @@ class BackwardInput:
     """
 
     @staticmethod
+    def relate(use: Relating) -> None:
+        relate_sides(use, use.result, use.operands[1], use.operands[0])
+
+    @staticmethod
+    def resize(change: Resizing) -> Resizing:
+        return resized_sides(change, lambda gradient, kernel, result: (result, kernel, gradient))
+
+    @staticmethod
     def infer(*operands: Shape, config: Geometry, shape: Shape) -> Shape:
         gradient, kernel = operand_shapes(operands, "convBackwardInput", (2,))
         inputs = result_shapes(shape, "convBackwardInput")[0].with_element_type(kernel.element_type)
@@ -184,6 +203,14 @@ class BackwardFilter:
     (u8, zeros). The window and the feature groups are the forward convolution's. Source: XLA, conv_rewriter.cc
     (MatchBackwardFilter).
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        relate_sides(use, use.operands[0], use.result, use.operands[1])
+
+    @staticmethod
+    def resize(change: Resizing) -> Resizing:
+        return resized_sides(change, lambda inputs, gradient, result: (inputs, result, gradient))
 
     @staticmethod
     def infer(*operands: Shape, config: Geometry, shape: Shape) -> Shape:
@@ -215,6 +242,15 @@ class BiasActivationForward:
     in f32 (f64 for f64) after the sums, those of integers in s32; integers round to nearest and saturate. Result: y and
     scratch memory (u8, zeros). Source: XLA, cudnn_fused_conv_rewriter.h; cuDNN, cudnnConvolutionBiasActivationForward.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        Forward.relate(use)
+        _, kernel, bias, *side = use.operands
+        use.same(bias.axes, [kernel.axes[use.attributes.dim_labels.kernel_output_feature_dimension]])
+        use.same(use.result.axes, *(value.axes for value in side))
+
+    resize = staticmethod(Forward.resize)
 
     @staticmethod
     def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
@@ -359,6 +395,13 @@ class ForwardGraph:
     scalar). Operands: x, w, and whatever the graph does not produce, in the graph's order. Results: the last operation
     that is no amax, every amax, scratch memory (u8, zeros). Source: XLA, cudnn_fused_conv_rewriter.cc.
     """
+
+    @staticmethod
+    def relate(use: Relating) -> None:
+        Forward.relate(use)
+        use.same(use.result.axes, *(value.axes for value in use.operands[2:] if value.array.element_count != 1))
+
+    resize = staticmethod(Forward.resize)
 
     @staticmethod
     def infer(*operands: Shape, config: _GraphConfig, shape: Shape) -> Shape:

@@ -11,6 +11,8 @@ gradient, dilated by s: strides and dilations change places, and so do the roles
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import numpy as np
 
@@ -26,6 +28,7 @@ from hloexec.ops.library_calls.configs import CallResult, in_declared_form, resu
 from hloexec.ops.policies.backends import Flushing
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import custom_call
+from hloexec.ops.relations import Relating, Resizing, Value, relate_convolution, resized_convolution
 
 
 @frozen
@@ -305,6 +308,23 @@ class Geometry:
         value = _convolution(inputs, gradient, attributes, result, numerics)
         dimensions = zip(w[2:], self.attributes.window.dimensions, strict=True)
         return np.asarray(np.flip(value, tuple(place for place, dimension in dimensions if dimension.window_reversal)))
+
+
+def relate_sides(use: Relating, inputs: Value, kernel: Value, output: Value) -> None:
+    """Input, filter and output, of which one is the call's result, are those of the forward convolution."""
+    relate_convolution(attrs.evolve(use, operands=(inputs, kernel), result=output))
+    labels = use.attributes.dim_labels
+    for side, value in zip(sides(labels), (inputs, kernel, output), strict=True):
+        if side.vector is not None:
+            use.keep([value.axes[side.feature], value.axes[side.vector]], "it is part of a dimension of vectors")
+
+
+def resized_sides(change: Resizing, sides_of: Callable[..., tuple[Shape, Shape, Shape]]) -> Resizing:
+    """The call with the window and the groups for its new sizes; `sides_of` names the sides among the shapes."""
+    *operands, result = sides_of(*change.operands, result=change.result)
+    *new_operands, new_result = sides_of(*change.new_operands, result=change.new_result)
+    forward = Resizing(change.attributes, tuple(operands), result, tuple(new_operands), new_result)
+    return attrs.evolve(change, attributes=attrs.evolve(change.attributes, **resized_convolution(forward)))
 
 
 def geometry(attributes: CustomCallAttributes) -> Geometry:

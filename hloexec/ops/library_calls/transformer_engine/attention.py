@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import Kind, element_type_of
@@ -337,11 +338,11 @@ class FusedAttentionForward:
         return _required_lengths(operand_shapes, config, _first_sums(operand_shapes, config))
 
     @staticmethod
-    def resize(change: Resizing) -> str | None:
-        """The config with the sizes that it repeats."""
+    def resize(change: Resizing) -> Resizing:
+        """The call whose config has the new sizes, which it repeats."""
         config = change.backend_config
         if config is None:
-            return None
+            return change
         packed = attention_config(config)
         before, after = (
             attention_sizes([shape.dimensions for shape in operand_shapes(shapes, "the attention")], packed)
@@ -351,7 +352,7 @@ class FusedAttentionForward:
             old, new = (getattr(sizes, size) for sizes in (before, after))
             old, new = (prod(old), prod(new)) if size == "batch" else (old, new)
             config = re.sub(rf"(\b{name} = ){old}\b", rf"\g<1>{new}", config)
-        return config
+        return attrs.evolve(change, backend_config=config)
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
