@@ -3,6 +3,7 @@
 import warnings
 
 import attrs
+import numpy as np
 import pytest
 
 import hloexec
@@ -186,3 +187,25 @@ def test_every_opcode_says_how_its_dimensions_depend_on_one_another() -> None:
     for name in sorted(OPCODES):
         entry = OPCODES[name]
         assert entry.relate is not None or entry.role not in (Role.KERNEL, Role.MACHINE), name
+
+
+def test_a_window_of_two_fifths_of_a_dimension_stays_so() -> None:
+    """Two arrays side by side, as the maximum of both padded, of which each device reads what it starts at."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[32,1536] parameter(0)
+  b = f32[32,1024] parameter(1)
+  least = f32[] constant(-inf)
+  first = f32[32,2560] pad(a, least), padding=0_0x0_1024
+  second = f32[32,2560] pad(b, least), padding=0_0x1536_0
+  both = f32[32,2560] maximum(first, second)
+  zero = s32[] constant(0)
+  start = s32[] constant(512)
+  ROOT part = f32[32,1024] dynamic-slice(both, zero, start), dynamic_slice_sizes={32,1024}
+}
+""")
+    small = hloexec.shrink(module, dims={1024: 64}).module
+    assert_valid(small)
+    assert [shape.dimensions for shape in small.entry.parameter_shapes] == [(32, 96), (32, 64)]
+    a, b = hloexec.random_inputs(small)
+    np.testing.assert_array_equal(hloexec.run(small, a, b), np.concatenate((a, b), 1)[:, 32:96])

@@ -177,7 +177,7 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
 
 def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
     """A window of one size lies somewhere in the other: all of it, one of a few dozen equal parts or of as many as
-    there are devices, all but the ends, or a piece of fixed size.
+    there are devices, several of a few, all but the ends, or a piece of fixed size.
 
     It may be the part of one of several devices, whose number is a dimension.
     """
@@ -189,6 +189,8 @@ def relate_window_of(use: Relating, whole: int, window: int, devices: int | None
         use.same([whole], [window])
     elif size > 1 and full % size == 0 and (full <= most * size or full // size in use.relations.device_counts):
         use.multiple(whole, window)
+    elif (common := gcd(full, size)) >= _LEAST_SHARE and common < size and full <= _MOST_SHARES * common:
+        use.equation({whole: size // common, window: -(full // common)})
     elif _is_trimmed(full, size):
         use.equation({whole: 1, window: -1})
         use.at_least(window, 1)

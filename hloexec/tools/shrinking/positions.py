@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from math import prod
+from math import gcd, prod
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -372,16 +372,18 @@ class _Lengths:
         return {old: next(iter(new_sizes[old])) for old in sorted(new_sizes, reverse=True) if len(new_sizes[old]) == 1}
 
     def last_starts(self, rooms: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        """By the starts of windows that divide a dimension, the last start of others, and their size, the new ones, and
-        the size of the dimension."""
+        """By the starts of windows that divide a dimension, or are several of a few parts, the last start of
+        others, and their size, the new ones, and the size of the dimension."""
         new_starts: dict[int, tuple[int, int]] = {}
         for whole, window in rooms:
             ours, theirs = self._size(self.relations.root(whole)), self._size(self.relations.root(window))
             new_starts[theirs[0]] = theirs[1], ours[0]
             new_starts[ours[0] - theirs[0]] = ours[1] - theirs[1], ours[0]
-            parts = ours[0] // theirs[0] if theirs[0] else 0
-            if parts <= _MOST_NUMBERS and all(size == parts * part for size, part in zip(ours, theirs, strict=True)):
-                new_starts |= {part * theirs[0]: (part * theirs[1], ours[0]) for part in range(1, parts)}
+            old = gcd(ours[0], theirs[0])
+            new = old * theirs[1] // theirs[0] if theirs[0] else 0
+            parts = ours[0] // old if old == theirs[0] or _SHARES * old >= ours[0] > 0 else 0
+            if parts <= _MOST_NUMBERS and ours[1] == parts * new and theirs[1] * old == theirs[0] * new:
+                new_starts |= {part * old: (part * new, ours[0]) for part in range(1, parts)}
         return new_starts
 
     def _size(self, root: int) -> tuple[int, int]:
