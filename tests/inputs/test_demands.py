@@ -438,3 +438,14 @@ def test_floats_of_which_uses_ask_contradictory_signs_are_not_all_the_one_number
     (x,) = inputs(text)
     assert np.all(x > 0) or np.all(x < 0)
     assert len(np.unique(x)) > 32
+
+
+def test_an_array_that_is_fetched_in_slices_is_one_array() -> None:
+    text = module(
+        """v = f32[96,64] parameter(0)
+        first = f32[32,64] slice(v), slice={[0:32], [0:64]}
+        second = f32[64,64] slice(v), slice={[32:96], [0:64]}
+        whole = f32[96,64] custom-call(first, second), custom_call_target="ConcatBitcast"
+        ROOT r = f32[96,64] sqrt(whole)"""
+    )
+    assert inputs(text)[0].min() >= 0

@@ -393,7 +393,7 @@ class SliceToDynamic:
         return operand[tuple(map(slice, sizes))]
 
 
-@custom_call("ConcatBitcast", is_reproducible=True)
+@custom_call("ConcatBitcast", is_reproducible=True, moves=ALL_OPERANDS)
 class ConcatBitcast:
     """The operands, which are neighbouring slices of one array in one dimension, as that array.
 
