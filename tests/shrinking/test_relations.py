@@ -209,3 +209,60 @@ ENTRY main {
     assert [shape.dimensions for shape in small.entry.parameter_shapes] == [(32, 96), (32, 64)]
     a, b = hloexec.random_inputs(small)
     np.testing.assert_array_equal(hloexec.run(small, a, b), np.concatenate((a, b), 1)[:, 32:96])
+
+
+TOGETHER = """HloModule m, replica_count=2
+add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT r = f32[] add(x, y) }
+ENTRY main {
+  a = f32[96,40] parameter(0)
+  b = f32[96] parameter(1)
+  c = f32[3,3,40,56] parameter(2)
+  loss = f32[] parameter(3)
+  flat = f32[3840] reshape(a)
+  kernel = f32[20160] reshape(c)
+  one = f32[1] reshape(loss)
+  all = f32[24097] concatenate(flat, b, kernel, one), dimensions={0}
+  sum = f32[24097] all-reduce(all), replica_groups={{0,1}}, to_apply=add
+  first = f32[3840] slice(sum), slice={[0:3840]}
+  whole = f32[96,40] reshape(first)
+  bias = f32[96] slice(sum), slice={[3840:3936]}
+  last = f32[20161] slice(sum), slice={[3936:24097]}
+  ROOT r = (f32[96,40], f32[96], f32[20161]) tuple(whole, bias, last)
+}
+"""
+
+
+def test_arrays_that_are_sent_as_one_keep_their_own_sizes() -> None:
+    """Gradients of all shapes lie side by side in one all-reduce, and are cut apart where they end."""
+    module = hloexec.parse(
+        "\n".join("\n  ".join(line.split("  ")) if "{ x" in line else line for line in TOGETHER.splitlines())
+    )
+    small = hloexec.shrink(module, dims={96: 6, 40: 10, 56: 7}).module
+    assert_valid(small)
+    assert [shape.dimensions for shape in small.entry.parameter_shapes] == [(6, 10), (6,), (3, 3, 10, 7), ()]
+    inputs = hloexec.random_inputs(small)
+    whole, bias, last = hloexec.run_devices(small, [inputs, inputs])[0]
+    a, b, c, loss = inputs
+    np.testing.assert_array_equal(whole, a + a)
+    np.testing.assert_array_equal(bias, b + b)
+    np.testing.assert_array_equal(last, np.append(c.reshape(-1), loss) * 2)
+
+
+def test_what_counts_along_arrays_side_by_side_keeps_them_in_proportion() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[1000] parameter(0)
+  b = f32[24] parameter(1)
+  all = f32[1024] concatenate(a, b), dimensions={0}
+  index = s32[1024] iota(), iota_dimension=0
+  last = s32[] constant(1000)
+  lasts = s32[1024] broadcast(last), dimensions={}
+  is_first = pred[1024] compare(index, lasts), direction=LT
+  more = f32[1024] add(all, all)
+  either = f32[1024] select(is_first, more, all)
+  ROOT first = f32[1000] slice(either), slice={[0:1000]}
+}
+""")
+    small = smallest(module)
+    assert_valid(small)
+    assert sizes_of(small)["b"] == [(24,)]

@@ -299,9 +299,11 @@ class Slice:
     def resize(change: Resizing) -> object:
         (before, after), (_, sizes) = change.sizes(0), change.result_sizes
         entries = []
-        for old, new, size, entry in zip(before, after, sizes, change.attributes.slice, strict=True):
+        for axis, (old, new, size, entry) in enumerate(zip(before, after, sizes, change.attributes.slice, strict=True)):
             if entry.stride == 1:
-                start = resized_start(old, entry.start, entry.limit - entry.start, new, size)
+                start = change.starts.get(axis)
+                if start is None:
+                    start = resized_start(old, entry.start, entry.limit - entry.start, new, size)
                 entries.append(SliceDimension(start, start + size))
             else:
                 entries.append(attrs.evolve(entry, limit=new - (old - entry.limit)))

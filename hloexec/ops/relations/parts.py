@@ -10,8 +10,9 @@ convolutions, and gradients of kernels.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import accumulate, product
 from math import gcd, prod
 from typing import Any
 
@@ -20,7 +21,7 @@ import attrs
 from hloexec.core.ir import Window, WindowDimension
 from hloexec.core.values import Dimensions
 from hloexec.ops.common import require
-from hloexec.ops.relations.rules import Axes, Relating, Relations, Resizing
+from hloexec.ops.relations.rules import Axes, Joined, Relating, Relations, Resizing, Slice
 
 
 def matching_groups(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -128,33 +129,76 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
 
 
 def relate_slice(use: Relating, whole: int, part: int, start: int) -> None:
-    """The same for a slice, which may be one of several that lie side by side."""
-    full, size = use.size(whole), use.size(part)
-    if _kind_of_part(full, start, size) in ("unclear", "piece") and gcd(full, start, size) > 1:
-        use.relations.slices.append((use, whole, part, start))
-    else:
-        relate_part(use, whole, part, start)
+    """The same for a slice, which may be one of several that lie side by side, or of what is put together."""
+    use.relations.slices.append((use, whole, part, start))
 
 
 def relate_slices(relations: Relations) -> None:
-    """Slices that lie side by side and make up a dimension are shares of it, where one alone would be unclear."""
-    by_whole: dict[int, list[tuple[Relating, int, int, int]]] = {}
+    """Slices that lie side by side and make up a dimension are shares of it, where one alone would be unclear; of
+    what is put together of arrays, those that begin and end where these do are the arrays, whatever their sizes."""
+    slices_by_root, sums_by_root = defaultdict(list), defaultdict(list)
     for entry in relations.slices:
-        by_whole.setdefault(relations.root(entry[1]), []).append(entry)
-    for entries in by_whole.values():
-        full = relations.sizes[entries[0][1]]
-        stretches = sorted({(start, start + relations.sizes[part]) for _, _, part, start in entries})
-        is_unclear = any(_kind_of_part(full, start, stop - start) == "unclear" for start, stop in stretches)
-        begins, ends = {0}, {full}
-        for start, stop in stretches:
-            begins |= {stop} if start in begins else set()
-        for start, stop in reversed(stretches):
-            ends |= {start} if stop in ends else set()
-        for use, whole, part, start in entries:
-            if is_unclear and start in begins and start + relations.sizes[part] in ends:
-                _relate_share(use, whole, part, start)
-            else:
-                relate_part(use, whole, part, start)
+        slices_by_root[relations.root(entry[1])].append(entry)
+    for joined in relations.joined:
+        sums_by_root[relations.root(joined[1])].append(joined)
+    counting = {relations.root(dimension) for position in relations.positions for dimension in position.dimensions}
+    for root in {**slices_by_root, **sums_by_root}:
+        slices, sums = slices_by_root[root], sums_by_root[root]
+        if root in counting or not _relate_layout(relations, sums, slices):
+            for use, total, parts in sums:
+                _relate_sum(use, total, parts)
+            _relate_stretches(relations, slices)
+
+
+def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequence[Slice]) -> bool:
+    """Relate what is put together, always of the same sizes, to slices that take it apart; False where it is not that,
+    or each is a share of the whole."""
+    sizes = {tuple(relations.sizes[part] for part in parts) for _, _, parts in sums}
+    if len(sizes) != 1 or not slices:
+        return False
+    (lengths,) = sizes
+    starts = [0, *accumulate(lengths)]
+    kinds = {_kind_of_part(starts[-1], start, size) for start, size in zip(starts, lengths, strict=False)}
+    if kinds <= {"whole", "share"}:
+        return False
+    numbers = {start: number for number, start in enumerate(starts)}
+    ends = [(start, start + relations.sizes[part]) for _, _, part, start in slices]
+    if not all(start in numbers and stop in numbers for start, stop in ends):
+        return False
+    _, _, first = sums[0]
+    for use, total, parts in sums:
+        use.same(first, parts)
+        use.sum_of(total, parts)
+    for (use, whole, part, _), (start, stop) in zip(slices, ends, strict=True):
+        use.sum_of(part, first[numbers[start] : numbers[stop]])
+        starts_by_axis = relations.starts.setdefault(use.where, {})
+        starts_by_axis[use.operands[0].axes.index(whole)] = first[: numbers[start]]
+    return True
+
+
+def _relate_stretches(relations: Relations, slices: Sequence[Slice]) -> None:
+    """Relate slices of one dimension."""
+    full = relations.sizes[slices[0][1]] if slices else 0
+    unclear, stretches = [], set()
+    for use, whole, part, start in slices:
+        size = relations.sizes[part]
+        kind = _kind_of_part(full, start, size)
+        if kind in ("unclear", "piece") and gcd(full, start, size) > 1:
+            stretches.add((start, start + size, kind))
+            unclear.append((use, whole, part, start))
+        else:
+            relate_part(use, whole, part, start)
+    begins, ends = {0}, {full}
+    for start, stop, _ in sorted(stretches):
+        begins |= {stop} if start in begins else set()
+    for start, stop, _ in sorted(stretches, reverse=True):
+        ends |= {start} if stop in ends else set()
+    is_unclear = any(kind == "unclear" for _, _, kind in stretches)
+    for use, whole, part, start in unclear:
+        if is_unclear and start in begins and start + relations.sizes[part] in ends:
+            _relate_share(use, whole, part, start)
+        else:
+            relate_part(use, whole, part, start)
 
 
 def _relate_share(use: Relating, whole: int, part: int, start: int) -> None:
@@ -219,7 +263,7 @@ def relate_concatenation(use: Relating, axis: int) -> None:
         for number, dimension in enumerate(operand.axes):
             if number != axis:
                 use.same([dimension], [result[number]])
-    _relate_sum(use, result[axis], [operand.axes[axis] for operand in use.operands])
+    use.relations.joined.append((use, result[axis], tuple(operand.axes[axis] for operand in use.operands)))
 
 
 def require_window(window: Window, subject: str) -> None:

@@ -92,6 +92,13 @@ class Relating:
         elif ours or theirs:
             self.relations.add_product(ours, theirs, self.where)
 
+    def sum_of(self, total: int, parts: Sequence[int]) -> None:
+        """A dimension is the sum of others, and nothing else depends on it unless that is said elsewhere."""
+        if len(parts) == 1:
+            self.same([total], parts)
+        else:
+            self.relations.sums.append((total, tuple(parts), self.where))
+
     def at_least(self, dimension: int, size: int) -> None:
         self.relations.least.append((dimension, size))
 
@@ -197,6 +204,8 @@ class Resizing:
     new_operands: tuple[Shape, ...]
     new_result: Shape
     backend_config: str | None = None
+    starts: Mapping[int, int] = attrs.field(factory=dict)
+    """By dimension of a slice that is what others were put together to, where it starts now."""
 
     def sizes(self, operand: int) -> tuple[Dimensions, Dimensions]:
         """The dimensions of an operand, before and after."""
@@ -345,6 +354,12 @@ class Position:
     dimensions: Axes
 
 
+Slice: TypeAlias = tuple[Relating, int, int, int]
+"""What says so, the dimension, that of the slice, and where it starts."""
+Joined: TypeAlias = tuple[Relating, int, Axes]
+"""What says so, a dimension that is put together, and those of the parts."""
+
+
 @define(eq=False)
 class Relations:
     """All dimensions of a module, as numbers, and what is known of them."""
@@ -370,8 +385,12 @@ class Relations:
     """By instruction, the dimensions of its operands over which it adds up."""
     tiled: dict[int, int] = attrs.field(factory=dict)
     """By the dimension of the places of windows that lie side by side, that which they divide."""
-    slices: list[tuple[Relating, int, int, int]] = attrs.field(factory=list)
-    """Slices that may lie side by side: what says so, the dimension, that of the slice, and where it starts."""
+    slices: list[Slice] = attrs.field(factory=list)
+    joined: list[Joined] = attrs.field(factory=list)
+    sums: list[tuple[int, Axes, Place]] = attrs.field(factory=list)
+    """Dimensions that are the sum of others, with these."""
+    starts: dict[Place, dict[int, Axes]] = attrs.field(factory=dict)
+    """By slice and its dimension, those dimensions whose sum is where it starts."""
     strides: list[tuple[int, int]] = attrs.field(factory=list)
     """The unit of a product, and that of a factor."""
     shifts: list[tuple[int, int]] = attrs.field(factory=list)

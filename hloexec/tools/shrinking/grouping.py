@@ -195,6 +195,34 @@ def merged_roots(
     return factors_by_root
 
 
+def summed_roots(
+    relations: Relations, equations: list[Equation], products: Sequence[Product], inputs: set[int]
+) -> dict[int, tuple[int, ...]]:
+    """Roots that are the sum of others, of which nothing else is known, the smallest first; what else is a sum becomes
+    an equation.
+
+    The size of such a root follows, so that its parts may shrink by any factors.
+    """
+    bound = inputs | {root for equation in equations for root, _ in equation.terms}
+    bound |= {root for product in products for root in (*product.left, *product.right)}
+    bound |= {relations.root(dimension) for dimension in relations.kept}
+    bound |= {relations.root(dimension) for dimension, _ in relations.whole}
+    bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
+    sums = [(relations.root(total), tuple(map(relations.root, parts)), where) for total, parts, where in relations.sums]
+    ways = {total: {parts for root, parts, _ in sums if root == total} for total, _, _ in sums}
+    bound |= {total for total, parts in ways.items() if len(parts) > 1 or total in next(iter(parts))}
+    while unfree := [entry for entry in sums if entry[0] in bound]:
+        sums = [entry for entry in sums if entry[0] not in bound]
+        for total, parts, where in unfree:
+            bound.update(parts)
+            terms = Counter({total: 1})
+            terms.subtract(parts)
+            items = tuple(sorted((root, count) for root, count in terms.items() if count))
+            equations.append(Equation(items, sum(relations.sizes[root] * count for root, count in items), where))
+    by_size = sorted(sums, key=lambda entry: relations.sizes[entry[0]])
+    return {total: parts for total, parts, _ in by_size}
+
+
 FOLLOWS = "it follows from sizes that stay"
 _UNEQUAL = "sizes that depend on it cannot shrink in proportion"
 
@@ -393,6 +421,8 @@ class Groups:
     """The factors of roots that are products of others and of a number, and nothing else."""
     kept: Mapping[int, tuple[str, Place]]
     """Why roots stay that would be larger than 1."""
+    summed: Mapping[int, tuple[int, ...]] = attrs.field(factory=dict)
+    """The parts of roots that are the sum of others, and nothing else, the smallest first."""
 
     def numbers(self, root: int) -> tuple[int, ...]:
         """The groups on which the size of a root depends, each as often as it is a factor."""
@@ -407,8 +437,10 @@ def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     tie_splits(relations)
     root = relations.root
     equations, products = distinct_equations(relations), distinct_products(relations)
-    merged = merged_roots(relations, equations, products, {root(dimension) for dimension in inputs})
-    roots = sorted({root(dimension) for dimension in range(len(relations.sizes))} - merged.keys())
+    input_roots = {root(dimension) for dimension in inputs}
+    summed = summed_roots(relations, equations, products, input_roots)
+    merged = merged_roots(relations, equations, products, input_roots)
+    roots = sorted({root(dimension) for dimension in range(len(relations.sizes))} - merged.keys() - summed.keys())
     working = Offsets(relations, equations, products)
     for dimension, (reason, where) in relations.kept.items():
         working.keep([root(dimension)], reason, where)
@@ -416,7 +448,7 @@ def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     working.keep_what_follows(roots)
     members = _members(working, roots)
     _drop_indivisible(working, members, relations)
-    return _assembled(working, members, relations, merged)
+    return attrs.evolve(_assembled(working, members, relations, merged), summed=summed)
 
 
 def _members(working: Offsets, roots: Sequence[int]) -> dict[int, list[int]]:

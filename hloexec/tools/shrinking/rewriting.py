@@ -116,6 +116,15 @@ class _Rewriting:
     def shape(self, value: Value) -> Shape:
         return resized_shape(value, self.dimensions, self.sizes)
 
+    def starts(self, place: Place) -> dict[int, int]:
+        """Where a slice starts that is what others were put together to, by dimension."""
+        root, before = self.dimensions.relations.root, self.dimensions.relations.sizes
+        parts_by_axis = self.dimensions.relations.starts.get(place, {})
+        return {
+            axis: sum(self.sizes.get(root(part), before[part]) for part in parts)
+            for axis, parts in parts_by_axis.items()
+        }
+
     def computation(self, computation: Computation) -> Computation:
         values = self.dimensions.values[computation.name]
         shapes = {name: self.shape(value) for name, value in values.items()}
@@ -135,6 +144,7 @@ class _Rewriting:
             new_operands=tuple(shapes[name] for name in operands),
             new_result=shapes[instruction.name],
             backend_config=instruction.backend_config,
+            starts=self.starts((computation.name, instruction.name)),
         )
         entry = entry_of(instruction)
         if entry is not None and entry.role is Role.LIBRARY and entry.resize is not None:

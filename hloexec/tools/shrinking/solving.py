@@ -56,6 +56,8 @@ class Sizing:
         for root, factors in reversed(list(groups.merged.items())):
             share = before[root] // prod(before[factor] for factor in factors)
             new_sizes[root] = share * prod(new_sizes.get(factor, before[factor]) for factor in factors)
+        for root, parts in groups.summed.items():
+            new_sizes[root] = sum(new_sizes.get(part, before[part]) for part in parts)
         return new_sizes
 
 
