@@ -266,3 +266,45 @@ ENTRY main {
     small = smallest(module)
     assert_valid(small)
     assert sizes_of(small)["b"] == [(24,)]
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "dims", "after"),
+    [
+        ("f32[8,31]{1,0:T(8,128)} bitcast(a)", "f32[8,32]{1,0:T(8,128)}", {32: 4}, (8, 4)),
+        ("f32[8,2,32]{2,0,1:T(8,128)} bitcast(a)", "f32[8,2,33]{2,0,1:T(8,128)}", {33: 5}, (8, 2, 5)),
+        ("s8[16384]{0:T(1024)(128)(4,1)} bitcast(a)", "f8e4m3fn[32,512]{1,0:T(32,128)(4,1)}", {32: 4, 512: 4}, (4, 4)),
+    ],
+)
+def test_a_bitcast_that_leaves_out_padding_or_flattens_tiles_shrinks(
+    line: str, before: str, dims: dict[int, int], after: tuple[int, ...]
+) -> None:
+    module = hloexec.parse(f"HloModule m\nENTRY main {{\n  a = {before} parameter(0)\n  ROOT r = {line}\n}}\n")
+    small = hloexec.shrink(module, dims=dims).module
+    assert_valid(small)
+    assert sizes_of(small)["a"] == [after]
+    (a,) = hloexec.random_inputs(small)
+    result = hloexec.run(small, a)
+    expected = a[tuple(map(slice, result.shape))] if result.ndim == a.ndim else a.reshape(-1).view(np.int8)
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_windows_that_reduce_in_several_rounds_shrink_with_what_they_reduce() -> None:
+    module = hloexec.parse("""HloModule m
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT r = f32[] add(x, y)
+}
+ENTRY main {
+  a = f32[65536] parameter(0)
+  zero = f32[] constant(0)
+  first = f32[2048] reduce-window(a, zero), window={size=32 stride=32}, to_apply=add
+  second = f32[64] reduce-window(first, zero), window={size=32 stride=32}, to_apply=add
+  ROOT r = f32[] reduce(second, zero), dimensions={0}, to_apply=add
+}
+""")
+    small = hloexec.shrink(module, dims={65536: 16}).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    assert hloexec.run(small, a) == pytest.approx(float(a.sum(dtype=np.float64)), rel=1e-5)

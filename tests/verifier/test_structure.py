@@ -322,3 +322,16 @@ def test_no_shape_makes_a_rule_fail_with_anything_but_a_fault() -> None:
                 verify(parsed(_call(target, declared, *operands, config=CONFIGS.get(target))))
             except HloError as error:
                 assert isinstance(error, VerificationError), (target, operands, error)
+
+
+def test_an_output_can_have_the_buffer_of_a_parameter_that_tiles_pad_to_its_size() -> None:
+    text = """HloModule m, input_output_alias={{ {{}}: (0, {{}}, may-alias) }}
+
+ENTRY main {{
+  x = f32[4096]{{0:T(1024)}} parameter(0)
+  ROOT r = f32[12,256]{layout} bitcast(x)
+}}
+"""
+    verify(parse(text.format(layout="{1,0:T(8,128)}")))
+    with pytest.raises(VerificationError, match="differ in size"):
+        verify(parse(text.format(layout="{1,0}")))

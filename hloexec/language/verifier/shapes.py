@@ -306,6 +306,15 @@ def check_entry(report: Report, program: ProgramShape | None) -> None:
     _check_aliases(report, program)
 
 
+def share_a_buffer(first: Shape, second: Shape) -> bool:
+    """Whether an output can have the buffer of a parameter: with as many bytes, perhaps with the padding of tiles."""
+    if not isinstance(first, ArrayShape) or not isinstance(second, ArrayShape):
+        return first.byte_size == second.byte_size
+    from hloexec.ops.movement.bitcast import have_equal_sizes
+
+    return have_equal_sizes(first, second)
+
+
 def _check_aliases(report: Report, program: ProgramShape) -> None:
     outputs: set[Ints] = set()
     inputs: set[tuple[int, Ints]] = set()
@@ -323,7 +332,7 @@ def _check_aliases(report: Report, program: ProgramShape) -> None:
             report.error(f"{where} names {named}, which is not there")
         elif isinstance(result, TupleShape) or isinstance(parameter, TupleShape):
             report.error(f"{where} and {named}: arrays can share a buffer, tuples cannot")
-        elif result.byte_size != parameter.byte_size:
+        elif not share_a_buffer(result, parameter):
             report.error(f"{where} and {named}: {result} and {parameter} differ in size")
         outputs.add(alias.output_index)
         inputs.add(key)

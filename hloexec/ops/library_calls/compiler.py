@@ -13,15 +13,17 @@ Calls whose code is not in the dump, refused by name: callbacks, kernels of othe
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import (
     ArrayShape,
+    ArrayShapes,
     BufferShape,
     Computation,
     Instruction,
@@ -31,13 +33,14 @@ from hloexec.core.ir import (
     flat_shapes,
     map_shape,
 )
-from hloexec.core.values import TOKEN, Array, Dimensions, Token
+from hloexec.core.values import TOKEN, Array, Token
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape, operand_shapes, require
 from hloexec.ops.library_calls.configs import checked_attributes
+from hloexec.ops.movement.bitcast import Bitcast, have_equal_sizes
 from hloexec.ops.reduction.reducers import ANNOTATIONS
 from hloexec.ops.registry import custom_call, refuse_custom_calls
-from hloexec.ops.relations import Relating, pointwise, relate_concatenation
+from hloexec.ops.relations import Relating, Value, pointwise, relate_concatenation
 from hloexec.ops.signatures import TOKEN_SHAPE, one_or_tuple
 from hloexec.ops.traits import ALL_OPERANDS
 
@@ -395,42 +398,58 @@ class SliceToDynamic:
 
 @custom_call("ConcatBitcast", is_reproducible=True, moves=ALL_OPERANDS)
 class ConcatBitcast:
-    """The operands, which are neighbouring slices of one array in one dimension, as that array.
+    """The operands, which are neighbouring slices of one array in one dimension, as that array, or its bits.
 
-    TPU compilers fetch large arrays in slices. Source: XLA, memory space assignment.
+    TPU compilers fetch large arrays in slices, some as bytes in physical order: of several arrays of one dimension,
+    the result is a bitcast. Source: XLA, memory space assignment.
     """
 
     @staticmethod
     def relate(use: Relating) -> None:
-        axis = _dimension([operand.array.dimensions for operand in use.operands], use.result.array)
-        relate_concatenation(use, axis)
+        parts = [operand.array for operand in use.operands]
+        dimension, whole = _put_together(parts, use.result.array)
+        if dimension is not None:
+            relate_concatenation(use, dimension)
+            return
+        bits = Value.of(whole, use.relations)
+        relate_concatenation(attrs.evolve(use, result=bits), 0)
+        Bitcast.relate(attrs.evolve(use, operands=(bits,)))
 
     @staticmethod
     def infer(*operands: Shape, shape: Shape) -> Shape:
         result = array_shape(shape, "the result of ConcatBitcast")
         parts = operand_shapes(operands, "ConcatBitcast")
-        _dimension([part.dimensions for part in parts], result)
         for part in parts:
             require(
-                part.element_type is result.element_type,
-                f"ConcatBitcast must keep the element type, but makes {result} of {part}",
+                part.element_type is parts[0].element_type,
+                f"ConcatBitcast takes arrays of one element type, but takes {parts[0]} and {part}",
             )
+        _put_together(parts, result)
         return result.plain
 
     @staticmethod
-    def evaluate(*operands: Array, shape: ArrayShape) -> Array:
-        return np.concatenate(operands, _dimension([operand.shape for operand in operands], shape))
+    def evaluate(*operands: Array, shape: ArrayShape, operand_shapes: ArrayShapes) -> Array:
+        dimension, whole = _put_together(operand_shapes, shape)
+        array = np.concatenate(operands, dimension or 0)
+        return array if dimension is not None else Bitcast.evaluate(array, shape=shape, operand_shapes=(whole,))
 
 
-def _dimension(parts: list[Dimensions], result: ArrayShape) -> int:
+def _put_together(parts: Sequence[ArrayShape], result: ArrayShape) -> tuple[int | None, ArrayShape]:
+    """The dimension in which parts make up a result, or None where they do as bits; and what they are together."""
     for dimension, size in enumerate(result.dimensions):
         others = (*result.dimensions[:dimension], *result.dimensions[dimension + 1 :])
-        if all(len(part) == result.rank for part in parts) and (
-            sum(part[dimension] for part in parts) == size
-            and all((*part[:dimension], *part[dimension + 1 :]) == others for part in parts)
+        if (
+            parts[0].element_type is result.element_type
+            and all(part.rank == result.rank for part in parts)
+            and sum(part.dimensions[dimension] for part in parts) == size
+            and all((*part.dimensions[:dimension], *part.dimensions[dimension + 1 :]) == others for part in parts)
         ):
-            return dimension
-    raise ShapeError(f"slices of dimensions {[list(part) for part in parts]} do not make up {result} in one dimension")
+            return dimension, result
+    whole = attrs.evolve(parts[0], dimensions=(sum(part.element_count for part in parts),))
+    if any(part.rank != 1 for part in parts) or not have_equal_sizes(whole, result):
+        slices = ", ".join(map(str, parts))
+        raise ShapeError(f"slices {slices} do not make up {result} in one dimension, nor its bits")
+    return None, whole
 
 
 refuse_custom_calls(

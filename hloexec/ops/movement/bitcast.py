@@ -24,7 +24,7 @@ from hloexec.ops.common import array_shape, flags, require, reshaped, shape_of
 from hloexec.ops.movement.columns import physical_columns, physical_demand
 from hloexec.ops.movement.dynamic_shapes import completed, part, reshaped_extents
 from hloexec.ops.registry import MemoryOrder, opcode
-from hloexec.ops.relations import Relating, relate_bytes, relate_reshape
+from hloexec.ops.relations import Relating, Resizing, relate_bytes, relate_part, relate_reshape
 from hloexec.ops.traits import Probe
 
 _COMBINED = -1
@@ -61,10 +61,29 @@ class Bitcast:
         )
         if source.array.element_type.bits != result.array.element_type.bits:
             relate_bytes(use, ours, theirs)
+        elif _drops_padding(source.array, result.array):
+            for whole, part_ in zip(ours, theirs, strict=True):
+                relate_part(use, whole, part_, 0)
         elif _tiles(source.array) or _tiles(result.array):
             _relate_tiled(use, ours, theirs)
         else:
             relate_reshape(use, ours, theirs)
+
+    @staticmethod
+    def resize(change: Resizing) -> object:
+        source, result, *new = (
+            array_shape(shape, "a bitcast")
+            for shape in (change.operands[0], change.result, change.new_operands[0], change.new_result)
+        )
+        if (
+            _drops_padding(source, result)
+            and not _drops_padding(new[0], new[1])
+            and new[0].dimensions != new[1].dimensions
+        ):
+            raise UnsupportedError(
+                f"of {source} as {result}, only padding is left out; of {new[0]} as {new[1]}, it is not"
+            )
+        return change.attributes
 
     @staticmethod
     def infer(operand: Shape, *, shape: Shape) -> ArrayShape:
@@ -126,8 +145,24 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
         first, second = (_physical(use, axes, tile, alike, reason) for axes, tile in sides)
         relate_reshape(use, first, second)
+    elif is_whole and min(len(ours), len(theirs)) == 1:
+        # All of it as numbers in a row, in whatever order: blocks of rows are neighbours, with tiles and without.
+        relate_reshape(use, ours, theirs)
     else:
         relate_reshape(use, ours, theirs, reason)
+
+
+def _drops_padding(source: ArrayShape, result: ArrayShape) -> bool:
+    """Whether the result is the first elements of the operand in some dimensions, and the others become padding."""
+    order, tiles = _major_to_minor(source), _tiles(source)
+    if not tiles or tiles != _tiles(result) or order != _major_to_minor(result) or source.rank != result.rank:
+        return False
+    sizes = [tuple(shape.dimensions[axis] for axis in order) for shape in (source, result)]
+    return (
+        sizes[0] != sizes[1]
+        and all(part_ <= whole for whole, part_ in zip(*sizes, strict=True))
+        and _tiling(sizes[0], tiles).sizes == _tiling(sizes[1], tiles).sizes
+    )
 
 
 def _keeps_rows(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> bool:
@@ -268,6 +303,17 @@ def _major_to_minor(shape: ArrayShape) -> Dimensions:
         f"the layout of {shape} must order its {shape.rank} dimensions, but orders {list(minor_to_major)}",
     )
     return minor_to_major[::-1]
+
+
+def have_equal_sizes(first: ArrayShape, second: ArrayShape) -> bool:
+    """Whether two arrays hold as many bits, or do with the padding of their tiles."""
+    bits = [prod(shape.dimensions) * shape.element_type.bits for shape in (first, second)]
+    return bits[0] == bits[1] or _stored_bits(first) == _stored_bits(second)
+
+
+def _stored_bits(shape: ArrayShape) -> int:
+    sizes = tuple(shape.dimensions[axis] for axis in _major_to_minor(shape))
+    return prod(_tiling(sizes, _tiles(shape)).sizes) * shape.element_type.bits
 
 
 def is_row_major(shape: ArrayShape) -> bool:

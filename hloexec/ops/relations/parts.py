@@ -81,6 +81,8 @@ _LEAST_TRIMMED = 8
 """Of so many elements or more, all but one are those that are left when one is taken away."""
 _LEAST_SHARE = 8
 """A window of fewer elements in a much larger dimension is one of fixed size."""
+_LEAST_TILE = 16
+"""Of windows side by side that are as large or larger, the size is a compiler's, which reduces in several rounds."""
 
 
 def _kind_of_part(whole: int, start: int, size: int) -> str:
@@ -360,6 +362,9 @@ def _kind_of_window(window: WindowDimension, extent: int, places: int) -> str:
         return "spread"
     if size == extent and places == 1 and padding == (0, 0):
         return "global"
+    is_apart = window.stride == size and window.base_dilation == window.window_dilation == 1 and padding == (0, 0)
+    if is_apart and size >= _LEAST_TILE and extent == size * places:
+        return "tile"
     is_gradient = size > places and window.stride == window.base_dilation == 1
     return "gradient" if is_gradient else "fixed"
 
@@ -377,6 +382,8 @@ def relate_window(use: Relating, window: WindowDimension, extent: int, places: i
             use.keep([places], "it is the size of a window")
     elif kind == "global":
         use.same([extent], kernel or [extent])
+    elif kind == "tile" and taps is None:
+        use.relations.split(extent, (places, *use.relations.new((window.size,))), use.where)
     elif kind == "gradient" and taps is not None:
         use.keep([places], "it is the number of places of a window")
         use.equation({extent: window.base_dilation, taps: -window.window_dilation})
@@ -391,9 +398,16 @@ def relate_window(use: Relating, window: WindowDimension, extent: int, places: i
             use.relations.tiled[places] = extent
 
 
-def _resized(window: WindowDimension, extents: tuple[int, int], places: tuple[int, int], taps: int) -> WindowDimension:
+def _resized(
+    window: WindowDimension, extents: tuple[int, int], places: tuple[int, int], taps: int | None = None
+) -> WindowDimension:
     """The window for new sizes of input and result, with so many taps where it is a kernel's."""
     kind = _kind_of_window(window, extents[0], places[0])
+    if taps is None:
+        if kind == "tile":
+            size = extents[1] // places[1]
+            return attrs.evolve(window, size=size, stride=size)
+        taps = window.size
     size = extents[1] if kind in ("matched", "prefix", "global") else taps
     if size == window.size:
         return window
@@ -418,7 +432,7 @@ def resized_windows(
 ) -> Window:
     """The windows of a reduction for new sizes, each given before and after."""
     sizes = zip(window.dimensions, zip(*extents, strict=True), zip(*places, strict=True), strict=True)
-    return Window(tuple(_resized(entry, input_, output, entry.size) for entry, input_, output in sizes))
+    return Window(tuple(_resized(entry, input_, output) for entry, input_, output in sizes))
 
 
 def relate_convolution(use: Relating) -> None:

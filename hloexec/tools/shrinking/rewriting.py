@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from hloexec.core.ir import (
+    Alias,
     ArrayShape,
     BufferShape,
     Computation,
@@ -19,6 +20,7 @@ from hloexec.core.ir import (
     Shape,
     TupleShape,
     leaf_shapes,
+    part_at,
 )
 from hloexec.core.ir.editing import change_computations
 from hloexec.core.ir.shape import elements_of, tuple_shape
@@ -26,6 +28,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold
 from hloexec.core.values import Described
 from hloexec.core.wording import argument, byte_text, plural
+from hloexec.language.verifier.shapes import share_a_buffer
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.registry import Role, entry_of, find_opcode, role_of
@@ -204,6 +207,7 @@ def rewritten(
     """The module with new sizes of roots, and other constants where `literals` gives some."""
     rewriting = _Rewriting(module, dimensions, sizes, literals)
     resized = change_computations(module, map(rewriting.computation, module), origin_recovery_table=None)
+    resized = attrs.evolve(resized, input_output_alias=tuple(_fitting_aliases(resized)))
     layout = module.entry_computation_layout
     if layout is None:
         return resized
@@ -212,6 +216,16 @@ def rewritten(
     return attrs.evolve(
         resized, entry_computation_layout=EntryLayout(parameters, _in_layout_of(layout.result, entry.result_shape))
     )
+
+
+def _fitting_aliases(module: Module) -> Iterator[Alias]:
+    """The aliases of outputs and parameters that have buffers of one size still: those padded to tiles may not."""
+    parameters, result = module.entry.parameter_shapes, module.entry.result_shape
+    for alias in module.input_output_alias:
+        output = part_at(result, alias.output_index)
+        parameter = part_at(parameters[alias.parameter_number], alias.parameter_index)
+        if output is not None and parameter is not None and share_a_buffer(output, parameter):
+            yield alias
 
 
 _MOST_ROLES = 3

@@ -130,6 +130,20 @@ def test_slices_are_put_together_in_their_dimension():
         )
 
 
+def test_slices_of_the_bytes_of_an_array_are_the_array():
+    array = np.arange(16 * 256, dtype=np.float32).reshape(16, 256)
+    flat = "s8[16384]{0:T(1024)(128)(4,1)}"
+    body = f"""a = f32[16,256]{{1,0:T(8,128)}} parameter(0)
+        bits = {flat} bitcast(a)
+        b = s8[4096]{{0:T(1024)(128)(4,1)}} slice(bits), slice={{[0:4096]}}
+        c = s8[12288]{{0:T(1024)(128)(4,1)}} slice(bits), slice={{[4096:16384]}}
+        """
+    together = 'custom-call(b, c), custom_call_target="ConcatBitcast"'
+    assert (run(f"{body}ROOT r = f32[16,256]{{1,0:T(8,128)}} {together}", array) == array).all()
+    with pytest.raises(VerificationError, match="nor its bits"):
+        run(f"{body}ROOT r = f32[16,128]{{1,0:T(8,128)}} {together}", array)
+
+
 @pytest.mark.parametrize(
     "target",
     "SPMDFullToShardShape SPMDShardToFullShape xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape".split(),
