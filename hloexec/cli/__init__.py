@@ -132,9 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _main(words, name, is_process=True)
         if is_for_all_ranks(words):
             with ending_all_ranks():
-                from hloexec.cli.ranks import carried_out
+                from hloexec.cli.ranks import Ranks, carried_out
 
-            return carried_out(words, lambda: _main(words, name, is_process=True))
+                ranks = Ranks()
+            return carried_out(ranks, words, lambda: _main(words, name, is_process=True))
     return _main(words, name, is_process=arguments is None)
 
 

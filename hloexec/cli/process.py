@@ -59,19 +59,25 @@ _PATIENCE_SECONDS = 2.0
 def ending_all_ranks() -> Iterator[None]:
     """The start of a rank: where it fails, all are ended, which would otherwise wait for this one forever.
 
-    What starts them ends the others for a signal, not for an exit code.
+    What starts them ends the others for a signal, and for the exit of a rank that has loaded MPI. So MPI comes before
+    NumPy, whose BLAS ends a process for which there is too little memory.
     """
     try:
+        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
+        import mpi4py.MPI  # noqa: F401
+
         yield
     except Exception as error:
-        from hloexec.cli.problems import show_problem
+        try:
+            from hloexec.cli.problems import show_problem
 
-        if _greatest(_NUMBERS):
-            time.sleep(_PATIENCE_SECONDS)
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        show_problem("error", f"a rank cannot start MPI, which needs hloexec[mpi] and memory: {reason}", "red")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+            if _greatest(_NUMBERS):
+                time.sleep(_PATIENCE_SECONDS)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            show_problem("error", f"a rank cannot start MPI, which needs hloexec[mpi] and memory: {reason}", "red")
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8

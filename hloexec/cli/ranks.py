@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,15 +27,14 @@ import numpy as np
 
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.cli.problems import show_problem
-from hloexec.cli.process import ending_all_ranks
 from hloexec.cli.running import Here, execute, labelled_leaves
 from hloexec.core.dtypes import element_type
 from hloexec.core.tree import leaves
 from hloexec.core.values import Value
 from hloexec.core.wording import on_devices
 from hloexec.engine.devices.ranks import devices_of_rank
-from hloexec.engine.exec.lockstep.gathering import gathered
-from hloexec.engine.exec.lockstep.parcels import handed, ranks_of_machine
+from hloexec.engine.exec.lockstep.gathering import gathered, ranks_of_machine
+from hloexec.engine.exec.lockstep.parcels import handed
 from hloexec.engine.exec.lockstep.serving import Driver, serve
 from hloexec.engine.exec.running import driven
 from hloexec.language import literals
@@ -129,14 +129,15 @@ class Ranks:
     """The ranks that carry out a command."""
 
     def __init__(self) -> None:
-        os.environ.setdefault("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1")
         from mpi4py import MPI
 
         self.comm: Any = MPI.COMM_WORLD.Dup()
         self._ends: Any = MPI.COMM_WORLD.Dup()
         self._are_over: Any = MPI.Request.Testall
         self._errors = sys.stderr
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, core_count() // ranks_of_machine(self.comm))))
+        os.environ.setdefault(
+            "OMP_NUM_THREADS", str(max(1, core_count() // ranks_of_machine(partial(gathered, self.comm))))
+        )
         core_count.cache_clear()
         self._driving = ExitStack()
         if self.comm.rank:
@@ -214,11 +215,9 @@ class Ranks:
         timer.start()
 
 
-def carried_out(words: Sequence[str], command: Callable[[], int]) -> int:
+def carried_out(ranks: Ranks, words: Sequence[str], command: Callable[[], int]) -> int:
     """The exit code of a command line that all ranks have been started with."""
-    with ending_all_ranks():
-        ranks = Ranks()
-        _here.append(ranks)
+    _here.append(ranks)
     code = 1
     try:
         name = next((word for word in words if not word.startswith("-")), "")

@@ -321,6 +321,16 @@ def test_a_rank_that_cannot_start_ends_all(tmp_path: Path) -> None:
     assert code != 0 and errors == expected, errors
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are those of Linux")
+def test_a_rank_that_numpy_ends_for_want_of_memory_ends_all() -> None:
+    # MPI has room there, and NumPy or its BLAS, which ends the process, has none.
+    command = [*HLOEXEC, "run", "examples/data_parallel_step.hlo"]
+    limited = ["bash", "-c", 'ulimit -v 140000; exec "$@"', "limited", *command]
+    code, _, errors = ended(started(2, [*command, ":", "-n", "1", *limited]), 60)
+    said = [line for line in errors.splitlines() if line.startswith(("error:", "OpenBLAS error:"))]
+    assert code not in (0, -signal.SIGKILL) and len(said) == 1, errors
+
+
 def test_a_full_disk_ends_all(tmp_path: Path) -> None:
     module, target = tmp_path / "sums.hlo", tmp_path / "full.npz"
     module.write_text(SUMS)
@@ -362,36 +372,74 @@ def test_a_fault_in_an_optimization_of_one_rank_lets_all_go_on_without(tmp_path:
     assert code == 0, output + errors
 
 
-FAILING_BEFORE = """import sys
+STUCK = """HloModule stuck, replica_count=4
+meet {
+  x = f32[70000] parameter(0)
+  ROOT y = f32[280000] all-gather(x), replica_groups={{0,1,2,3}}, dimensions={0}
+}
+skip {
+  x = f32[70000] parameter(0)
+  zero = f32[] constant(0)
+  ROOT y = f32[280000] broadcast(zero), dimensions={}
+}
+ENTRY main {
+  x = f32[70000] parameter(0)
+  id = u32[] replica-id()
+  three = u32[] constant(3)
+  is_last = pred[] compare(id, three), direction=EQ
+  ROOT y = f32[280000] conditional(is_last, x, x), true_computation=skip, false_computation=meet
+}
+"""
+FAILING = """import sys
 import numpy as np
 from mpi4py import MPI
 import hloexec
-from hloexec.engine.exec import running
+from hloexec.engine.exec import machine, running
+from hloexec.engine.exec.lockstep import ranks
 comm = MPI.COMM_WORLD
-module = hloexec.parse(open(sys.argv[1]).read())
-device_arguments = running.device_arguments
-def fail(*arguments):
-    raise MemoryError("planted")
-if comm.rank == 1:
-    running.device_arguments = fail
-try:
-    hloexec.run_devices(module, [np.ones(70000, np.float32)], comm=comm)
-except MemoryError as error:
-    assert comm.rank == 1 and str(error) == "planted", error
-except hloexec.errors.EvaluationError as error:
-    assert comm.rank != 1 and str(error) == "rank 1 failed: MemoryError: planted", error
-else:
-    raise AssertionError("no error")
-running.device_arguments = device_arguments
-results = hloexec.run_devices(module, [np.ones(70000, np.float32)], comm=comm)
+sums, stuck = (hloexec.parse(open(path).read()) for path in sys.argv[1:])
+def fails(module, home, name, at, kind=MemoryError):
+    function = getattr(home, name)
+    calls = []
+    def failing(*arguments, **settings):
+        calls.append(arguments)
+        if len(calls) == at:
+            raise kind("planted")
+        return function(*arguments, **settings)
+    if comm.rank == 1:
+        setattr(home, name, failing)
+    try:
+        hloexec.run_devices(module, [np.ones(70000, np.float32)], comm=comm)
+    except (MemoryError, hloexec.errors.EvaluationError, hloexec.errors.ResourceError) as error:
+        is_told = comm.rank != 1 and not isinstance(error, hloexec.errors.ResourceError)
+        assert str(error).splitlines()[0].endswith("rank 1 failed: MemoryError: planted" if is_told else "planted")
+    except hloexec.errors.DeadlockError:
+        return False
+    else:
+        return False
+    finally:
+        setattr(home, name, function)
+    return True
+assert fails(sums, running, "device_arguments", 1)
+assert fails(sums, running, "device_results", 1, hloexec.errors.ResourceError)
+assert fails(stuck, machine.Scheduler, "_unblock", 1)
+# Of ranks that gather, one fails before it takes part, and while it waits.
+for module, count in (sums, 3), (stuck, 4):
+    for at in range(1, count + 1):
+        assert fails(module, ranks.RankTransport, "gathered", at), at
+    for at in range(1, count):
+        assert fails(module, ranks, "wait_until", at), at
+for at in range(1, 6):
+    assert fails(sums, ranks.RankTransport, "offer", at), at
+results = hloexec.run_devices(sums, [np.ones(70000, np.float32)], comm=comm)
 assert all((result[0] == 4).all() for result in results)
 """
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_what_a_rank_cannot_prepare_is_told_to_all(tmp_path: Path, ranks: int) -> None:
-    module, script = tmp_path / "sums.hlo", tmp_path / "failing.py"
-    module.write_text(SUMS)
-    script.write_text(FAILING_BEFORE)
-    code, output, errors = ended(started(ranks, [sys.executable, str(script), str(module)]), 60)
+def test_what_fails_on_a_rank_before_in_and_after_a_run_is_told_to_all(tmp_path: Path, ranks: int) -> None:
+    paths = [tmp_path / name for name in ("failing.py", "sums.hlo", "stuck.hlo")]
+    for path, text in zip(paths, (FAILING, SUMS, STUCK), strict=True):
+        path.write_text(text)
+    code, output, errors = ended(started(ranks, [sys.executable, *map(str, paths)]), 120)
     assert code == 0, output + errors

@@ -280,7 +280,8 @@ class Communicator:
         left = [
             [mail.sender, receiver, channel, mail.instruction, mail.computation] for receiver, channel, mail in unread
         ]
-        left = [record for records in self.transport.gathered(left) for record in records]
+        if self.transport.may_have_unread:
+            left = [record for records in self.transport.gathered(left) for record in records]
         if left:
             sender, receiver, channel, instruction, computation = min(left, key=lambda record: record[:1])
             to = "" if receiver is None else f" to device {receiver}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,14 @@ def gathered(comm: Comm, record: Any) -> list[Any]:
     comm.Allgatherv(own, [texts, sizes.tolist()])
     ends = np.cumsum(sizes).tolist()
     return [json.loads(texts[end - size : end].tobytes()) for size, end in zip(sizes.tolist(), ends, strict=True)]
+
+
+def ranks_of_machine(gather: Callable[[Any], list[Any]]) -> int:
+    """How many ranks run on the machine of this one, given what gathers the records of all."""
+    from mpi4py import MPI
+
+    name = MPI.Get_processor_name()
+    return gather(name).count(name)
 
 
 def at_first(comm: Comm, values: Sequence[Value]) -> list[Value]:

@@ -120,7 +120,7 @@ class Post:
         self._under_way: list[tuple[list[Any], int]] = []
         """The requests of messages, which hold what is sent, and the bytes of their arrays."""
         self._lock = threading.Lock()
-        self._may_help = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.may_help = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._looked = 0.0
         """When this process last asked whether messages have left."""
         self._is_helped = False
@@ -146,7 +146,7 @@ class Post:
         self.sent += 1
         with self._lock:
             self._under_way.append((requests, sum(array.nbytes for array in arrays)))
-            if self._may_help and not all(within) and not self._is_helped:
+            if self.may_help and not all(within) and not self._is_helped:
                 self._is_helped = True
                 threading.Thread(target=self._help, daemon=True).start()
 
@@ -178,21 +178,11 @@ class Post:
         return not self._under_way
 
     def _help(self) -> None:
-        while self._is_helped:
+        while self._is_helped and self.may_help:
             time.sleep(_HELP_SECONDS)
             is_idle = time.monotonic() - self._looked > _HELP_SECONDS
             with self._lock:
                 self._is_helped = not self._flush() if is_idle else bool(self._under_way)
-
-
-def ranks_of_machine(comm: Comm) -> int:
-    """How many ranks run on the machine of this one."""
-    from mpi4py import MPI
-
-    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    count = int(machine.size)
-    machine.Free()
-    return count
 
 
 _Come = TypeVar("_Come")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from hloexec.core.tree import flat
 from hloexec.core.values import Array
 from hloexec.engine.devices.ranks import devices_of_rank, rank_of_device
 from hloexec.engine.devices.topology import Group
-from hloexec.engine.exec.lockstep.gathering import gathered, require_same
+from hloexec.engine.exec.lockstep.gathering import ranks_of_machine, require_same
 from hloexec.engine.exec.lockstep.meetings import Leaves, Mail, Meeting, Waiting
 from hloexec.engine.exec.lockstep.parcels import (
     LONGEST_SLEEP,
@@ -40,11 +40,10 @@ from hloexec.engine.exec.lockstep.parcels import (
     Post,
     Row,
     part_of,
-    ranks_of_machine,
     wait_until,
 )
 from hloexec.engine.exec.lockstep.transport import State, Transport
-from hloexec.errors import DeadlockError, EvaluationError, HloError
+from hloexec.errors import DeadlockError, EvaluationError, HloError, InputError
 from hloexec.ops.collective.groups import folds_each_element, joins_along, zeros
 from hloexec.ops.collective.sending import needed_members, parts_along, received
 from hloexec.ops.resources import empty, spans_of
@@ -144,12 +143,13 @@ class RankTransport(Transport):
         self._asking: dict[int | None, deque[int]] = {}
         """On rank 0: the devices that ask for such mail."""
         self._asked: set[tuple[int | None, int]] = set()
+        self._records: defaultdict[int, deque[Any]] = defaultdict(deque)
+        """What is gathered, by rank."""
         self._claimed: list[tuple[tuple[int | None, int | None], Mail]] = []
         self._round: Any = None
         self._sums = (np.zeros(4, np.int64), np.zeros(4, np.int64))
         self._last_sums: list[int] = []
         self._has_failed = False
-        self.sharing = ranks_of_machine(comm)
 
     def devices(self, count: int) -> Sequence[int]:
         return self._devices
@@ -375,6 +375,9 @@ class RankTransport(Transport):
     def _take_ask(self, arriving: Arriving) -> None:
         self._request(arriving.content["channel"], arriving.content["receiver"])
 
+    def _take_record(self, arriving: Arriving) -> None:
+        self._records[arriving.source].append(arriving.content["record"])
+
     def _take_error(self, arriving: Arriving) -> None:
         self._has_failed = True
         raise _error_of(arriving.content["error"], arriving.source)
@@ -402,15 +405,25 @@ class RankTransport(Transport):
         if not self._round.Test():
             return None
         self._round = None
-        sent, received, total, _ = totals = sums.tolist()
+        sent, received, total, unread = totals = sums.tolist()
         if sent == received and (not total or totals == self._last_sums):
-            self._last_sums = []
+            self._last_sums, self.may_have_unread = [], unread > 0
             return State.QUIET if total else State.OVER
         self._last_sums = totals
         return None
 
     def gathered(self, record: Any) -> list[Any]:
-        return gathered(self._comm, record)
+        if not self._rank:
+            records = [record, *map(self._record_of, range(1, self._size))]
+            for rank in range(1, self._size):
+                self._post.send(rank, {"kind": "record", "record": records})
+            return records
+        self._post.send(0, {"kind": "record", "record": record})
+        return list(self._record_of(0))
+
+    def _record_of(self, rank: int) -> Any:
+        """The next record that a rank has sent."""
+        return wait_until(lambda: (self._look(), self._records[rank])[1]).popleft()
 
     def unclaimed(self) -> list[tuple[int | None, Mail]]:
         """Mail for anyone that nobody has asked for."""
@@ -427,7 +440,8 @@ class RankTransport(Transport):
         if error is None:
             self._comm.Free()
         else:
-            _failed.append((self._post, self._coming))
+            self._post.may_help = False
+            _failed.append(self)
 
 
 @contextmanager
@@ -448,24 +462,35 @@ def over_ranks(
     transport = RankTransport(comm, count)
     own: BaseException | None = None
     try:
-        prepared = prepare(transport)
-    except BaseException as error:
-        own = error
-    records = transport.gathered([None if own is None else record_of(own), dict(facts)])
-    try:
-        for rank, (record, _) in enumerate(records):
-            if record is not None:
-                raise own if rank == comm.rank and own is not None else _error_of(record, rank)
-        require_same([theirs for _, theirs in records])
-    except BaseException:
-        transport.close()
-        raise
-    try:
-        yield transport, prepared
+        transport.sharing = ranks_of_machine(transport.gathered)
+        try:
+            prepared = prepare(transport)
+        except BaseException as error:
+            own = error
+        records = transport.gathered([None if own is None else record_of(own), dict(facts)])
+        error_of_all = _error_of_all(records, comm.rank, own)
+        if error_of_all is None:
+            yield transport, prepared
+            # What has failed on one rank in the end is told to the others here.
+            transport.gathered(None)
     except BaseException as error:
         transport.close(error, record_of(error))
         raise
     transport.close()
+    if error_of_all is not None:
+        raise error_of_all
+
+
+def _error_of_all(records: Sequence[Any], rank: int, own: BaseException | None) -> BaseException | None:
+    """What ends a run before it begins, which all ranks see in their records; this one's `own` error as it is."""
+    for other, (record, _) in enumerate(records):
+        if record is not None:
+            return own if other == rank else _error_of(record, other)
+    try:
+        require_same([facts for _, facts in records])
+    except InputError as error:
+        return error
+    return None
 
 
 def _put_together(meeting: Meeting, parting: _Parting, others: Mapping[int, Leaves]) -> dict[int, Leaves]:

@@ -25,8 +25,8 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.devices.varying import of_position
 from hloexec.engine.exec.arguments import device_arguments
 from hloexec.engine.exec.handing import Blind, FedMachine, HandingMachine
-from hloexec.engine.exec.lockstep.gathering import at_first, gathered
-from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Post, Row, ranks_of_machine, wait_until
+from hloexec.engine.exec.lockstep.gathering import at_first, gathered, ranks_of_machine
+from hloexec.engine.exec.lockstep.parcels import Arriving, Comm, Parcel, Post, Row, wait_until
 from hloexec.engine.exec.running import Run, plan_of
 from hloexec.engine.exec.statistics import Statistics
 from hloexec.engine.inputs import value_of
@@ -52,7 +52,7 @@ class _StoppedError(BaseException):
 def _connected(comm: Comm) -> tuple[Post, Comm, bool]:
     """The post between rank 0 and the others, a communicator of the others, and whether all are on one machine."""
     others = comm.Split(min(comm.rank, 1), comm.rank)
-    return Post(comm.Dup()), others, ranks_of_machine(comm) == comm.size
+    return Post(comm.Dup()), others, ranks_of_machine(partial(gathered, comm)) == comm.size
 
 
 class Driver:

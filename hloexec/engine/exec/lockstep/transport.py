@@ -26,6 +26,8 @@ class Transport:
 
     sharing = 1
     """How many processes of the run share this machine."""
+    may_have_unread = True
+    """Whether there may be mail that nobody has taken, in some process, once a run is over."""
 
     def devices(self, count: int) -> Sequence[int]:
         """Those of this process, of `count` in all."""
