@@ -44,6 +44,19 @@ def test_a_number_that_someone_chose_stays(number: float) -> None:
     assert shrink(text, dims={320: 16}).constants == ()
 
 
+@pytest.mark.parametrize("number", [1 / 3, 2 / 3, 1 / 7, -4 / 9])
+def test_a_fraction_of_two_small_numbers_is_no_share_of_a_size(number: float) -> None:
+    text = module(MEAN.format(rows=320, columns=64, number=repr(number)), ADD)
+    assert shrink(text, dims={64: 16}).constants == ()
+
+
+@pytest.mark.parametrize("decimal", [0.1, 5])
+def test_the_spacing_of_points_follows_as_a_guess(decimal: float) -> None:
+    text = module(MEAN.format(rows=320, columns=64, number=repr(decimal / 63)), ADD)
+    (_, after, is_certain) = constant(shrink(text, dims={64: 16}))
+    assert (after, is_certain) == (pytest.approx(decimal / 15), False)
+
+
 @pytest.mark.parametrize("share", [1, -1, 0.5, -0.5])
 def test_the_fraction_that_a_gradient_is_scaled_by_follows_as_a_guess(share: float) -> None:
     text = module(GRADIENT.format(rows=96, number=repr(share / 96)), ADD)
