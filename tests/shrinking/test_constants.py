@@ -44,10 +44,40 @@ def test_a_number_that_someone_chose_stays(number: float) -> None:
     assert shrink(text, dims={320: 16}).constants == ()
 
 
+@pytest.mark.parametrize("number", [1 / 3, 2 / 3, 1 / 7, -4 / 9])
+def test_a_fraction_of_two_small_numbers_is_no_share_of_a_size(number: float) -> None:
+    text = module(MEAN.format(rows=320, columns=64, number=repr(number)), ADD)
+    assert shrink(text, dims={64: 16}).constants == ()
+
+
+@pytest.mark.parametrize("decimal", [0.1, 5])
+def test_the_spacing_of_points_follows_as_a_guess(decimal: float) -> None:
+    text = module(MEAN.format(rows=320, columns=64, number=repr(decimal / 63)), ADD)
+    (_, after, is_certain) = constant(shrink(text, dims={64: 16}))
+    assert (after, is_certain) == (pytest.approx(decimal / 15), False)
+
+
 @pytest.mark.parametrize("share", [1, -1, 0.5, -0.5])
 def test_the_fraction_that_a_gradient_is_scaled_by_follows_as_a_guess(share: float) -> None:
     text = module(GRADIENT.format(rows=96, number=repr(share / 96)), ADD)
     assert constant(shrink(text, dims={96: 8})) == (f32(share / 96), f32(share / 8), False)
+
+
+@pytest.mark.parametrize("groups", ["{}", "[1,8]<=[8]", "mesh['a'=4,'b'=2] {'a','b'}"])
+@pytest.mark.parametrize("result", ["f32[]", "(f32[], f32[64])"])
+def test_a_mean_over_all_devices_follows_where_their_number_stays(groups: str, result: str) -> None:
+    operands, total = ("s", "all") if result == "f32[]" else ("s, t", "f32[] get-tuple-element(all), index=0")
+    lines = f"""
+    x = f32[512,64] parameter(0)
+    zero = f32[] constant(0)
+    s = f32[] reduce(x, zero), dimensions={{0,1}}, to_apply=add_f32
+    t = f32[64] reduce(x, zero), dimensions={{0}}, to_apply=add_f32
+    all = {result} all-reduce({operands}), channel_id=1, replica_groups={groups}, use_global_device_ids=true, to_apply=add_f32
+    total = {total if total != "all" else "f32[] copy(all)"}
+    n = f32[] constant({1 / (512 * 64 * 8)!r})
+    ROOT m = f32[] multiply(total, n)"""
+    text = module(lines, ADD, header=", num_partitions=8")
+    assert constant(shrink(text, dims={512: 16})) == (1 / (512 * 64 * 8), 1 / (16 * 64 * 8), True)
 
 
 def test_the_fraction_of_a_batch_of_four_follows_where_it_fills_an_array_of_so_many() -> None:

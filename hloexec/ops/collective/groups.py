@@ -349,8 +349,7 @@ class AllReduce:
     @staticmethod
     def relate(use: Relating) -> None:
         leafwise(use)
-        if use.group is not None:
-            use.sums_over([use.group])
+        use.sums_over_devices()
 
     @staticmethod
     def infer(*operands: Shape, attributes: AllReduceAttributes, computations: Programs) -> Shape:
@@ -448,8 +447,7 @@ class ReduceScatter:
     def relate(use: Relating) -> None:
         for operand, axes in zip(use.operands, use.result.leaves.values(), strict=False):
             relate_share(use, operand.axes, axes)
-        if use.group is not None:
-            use.sums_over([use.group])
+        use.sums_over_devices()
 
     @staticmethod
     def infer(*operands: Shape, attributes: ReduceScatterAttributes, shape: Shape, computations: Programs) -> Shape:

@@ -35,6 +35,8 @@ class Relating:
     """The parameters and the result of each computation that it calls."""
     group: int | None = None
     """Of a collective, the number of devices in a group, as a dimension; None where it stays."""
+    members: tuple[int, ...] = ()
+    """Of a collective whose groups stay, the devices of the first one."""
     starts: Mapping[int, int] = attrs.field(factory=dict)
     """By operand, the dimension of axes of devices along which its elements count, each its own multiple."""
 
@@ -138,6 +140,18 @@ class Relating:
     def sums_over(self, dimensions: Sequence[int]) -> None:
         """What is computed is a sum over dimensions of the operands."""
         self.relations.summed[self.where] = tuple(dimensions)
+
+    def sums_over_devices(self) -> None:
+        """What is computed is a sum over the devices of a group; those of groups that stay are dimensions that stay."""
+        group = self.group
+        if group is None and len(self.members) > 1:
+            group = self.relations.members.get(self.members)
+            if group is None:
+                (group,) = self.relations.new((len(self.members),))
+                self.relations.members[self.members] = group
+                self.keep([group], "it is a number of devices")
+        if group is not None:
+            self.sums_over([group])
 
     def multiplies(self) -> None:
         """The result is the product of the operands."""
@@ -406,6 +420,8 @@ class Relations:
     channels: dict[int, Axes] = attrs.field(factory=dict)
     device_counts: frozenset[int] = frozenset()
     """The number of devices, and those of groups of them, larger than 1: into so many parts arrays are divided."""
+    members: dict[tuple[int, ...], int] = attrs.field(factory=dict)
+    """By the devices of a group that stays, their number, as a dimension over which is summed."""
     to_one: set[int] = attrs.field(factory=set)
     """Dimensions that may become 1."""
     aligned: UnionFind = attrs.field(factory=lambda: UnionFind())

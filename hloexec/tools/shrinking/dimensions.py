@@ -214,6 +214,8 @@ def _relate(
             group=device_group(instruction, dimensions.relations, use.where, axes),
             starts=device_starts(computation, instruction, dimensions.relations, axes),
         )
+    elif (groups := getattr(instruction.attributes, "replica_groups", None)) is not None:
+        use = attrs.evolve(use, members=next(iter(groups.expand()), tuple(range(devices))))
     _keep_dynamic(use, instruction)
     if entry is None:
         use.keep_all(f"hloexec does not know the opcode {instruction.opcode}")

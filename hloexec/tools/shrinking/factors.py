@@ -9,6 +9,7 @@ constants of gradients, which scale before they sum. What only looks like a size
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import product
 from math import log, pi, prod, sqrt
 from typing import Any
@@ -32,6 +33,8 @@ _SMALL = 16
 _DIGITS = 2
 _MORE_DIGITS = 3
 """Those of decimals that are chosen, and of numbers that are more likely chosen than means."""
+_MOST_PARTS = 12
+"""Thirds, sixths and the like up to this one are chosen."""
 _FEW = 32
 """Numbers of devices are small: of sums over fewer elements than these, constants take the mean, or are others."""
 
@@ -247,7 +250,7 @@ def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[
 
 def _spaced(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
     """The same for the spacing of a grid's points, or its square, times a decimal; borders may have been cut off."""
-    if _is_chosen(number):
+    if _is_chosen(number) or _is_simple(number):
         return None
     for roots in dict.fromkeys(candidates):
         before, after = lengths.of(roots)
@@ -326,6 +329,13 @@ def _is_chosen(number: Any) -> bool:
     kind = type(number)
     is_narrow = np.dtype(kind).itemsize < 4
     return is_narrow or _is_power_of_two(number) or _decimal(float(number), _MORE_DIGITS, kind) is not None
+
+
+def _is_simple(number: Any) -> bool:
+    """Whether it is a fraction of two small numbers, such as 2/3."""
+    fraction = Fraction(float(number)).limit_denominator(_MOST_PARTS)
+    is_near = abs(float(number) - float(fraction)) <= float(np.finfo(type(number)).eps) * abs(float(fraction))
+    return is_near and abs(fraction.numerator) <= _MOST_PARTS
 
 
 def _decimal(number: float, digits: int, kind: Any) -> float | None:

@@ -102,6 +102,8 @@ class Sums(ForwardAnalysis[_Fact]):
 
     _axes: frozenset[int] = frozenset()
     """Those of devices."""
+    _members: frozenset[int] = frozenset()
+    """Numbers of devices that stay."""
     _tiled: Mapping[int, int] = attrs.field(factory=dict)
     """By the root of places of windows, that of what a sum over these is a sum over in the end."""
 
@@ -111,7 +113,8 @@ class Sums(ForwardAnalysis[_Fact]):
         root = relations.root
         tiled = {root(places): root(whole) for places, whole in relations.tiled.items()}
         tiled = {places: tiled.get(whole, whole) for places, whole in tiled.items()}
-        sums = cls(module, dimensions, axes=frozenset(map(root, relations.to_one)), tiled=tiled)
+        axes, members = (frozenset(map(root, numbers)) for numbers in (relations.to_one, relations.members.values()))
+        sums = cls(module, dimensions, axes=axes, members=members, tiled=tiled)
         sums.run(module.entry, ())
         return sums
 
@@ -160,7 +163,7 @@ class Sums(ForwardAnalysis[_Fact]):
             tuple(sorted((*dimensions, *summed_roots))) for summed_roots in operand.sums if own.isdisjoint(summed_roots)
         )
         sums = _few([dimensions, whole, *more])
-        self.everywhere.update(dict.fromkeys(sums))
+        self.everywhere.update(dict.fromkeys(roots for roots in sums if not self._members.issuperset(roots)))
         return _Fact(sums=sums, devices=frozenset(own.intersection(self._axes)))
 
     def _met(self, operands: list[_Fact]) -> _Fact:

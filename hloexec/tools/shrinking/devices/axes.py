@@ -52,10 +52,8 @@ def device_counts(module: Module, count: int) -> frozenset[int]:
     for computation in module:
         for instruction in computation:
             groups: ReplicaGroups | None = getattr(instruction.attributes, "replica_groups", None)
-            if groups is not None and groups.iota is not None:
-                sizes.add(groups.iota.dimensions[-1])
-            elif groups is not None:
-                sizes.update(map(len, groups.groups[:1]))
+            if groups is not None:
+                sizes.update(map(len, groups.expand()[:1]))
     return frozenset(sizes - {0, 1})
 
 
