@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import hloexec
 from hloexec.core.tree import flat
 from hloexec.engine.devices.topology import Topology
 from hloexec.engine.exec import plan_of, run
@@ -451,3 +452,71 @@ def test_plans_are_forgotten_with_their_module(garbage_of_this_test):
     del module
     garbage_of_this_test()
     assert plan() is None
+
+
+TURNS = """HloModule m, replica_count=4
+special {
+  x = f32[99] parameter(0)
+  id = u32[] replica-id()
+  f = f32[] convert(id)
+  fs = f32[99] broadcast(f), dimensions={}
+  z = f32[99] add(x, fs)
+  ROOT y = f32[99] custom-call(z), custom_call_target="kept"
+}
+usual {
+  x = f32[99] parameter(0)
+  ROOT y = f32[99] custom-call(x), custom_call_target="kept"
+}
+body {
+  s = (u32[], f32[99]) parameter(0)
+  i = u32[] get-tuple-element(s), index=0
+  x = f32[99] get-tuple-element(s), index=1
+  one = u32[] constant(1)
+  j = u32[] add(i, one)
+  four = u32[] constant(4)
+  turn = u32[] remainder(i, four)
+  id = u32[] replica-id()
+  is_turn = pred[] compare(id, turn), direction=EQ
+  y = f32[99] conditional(is_turn, x, x), true_computation=special, false_computation=usual
+  z = f32[99] collective-permute(y), source_target_pairs={{0,1},{1,2},{2,3},{3,0}}
+  ROOT t = (u32[], f32[99]) tuple(j, z)
+}
+condition {
+  s = (u32[], f32[99]) parameter(0)
+  i = u32[] get-tuple-element(s), index=0
+  n = u32[] constant(ROUNDS)
+  ROOT more = pred[] compare(i, n), direction=LT
+}
+ENTRY e {
+  x = f32[99] parameter(0)
+  i = u32[] constant(0)
+  s = (u32[], f32[99]) tuple(i, x)
+  w = (u32[], f32[99]) while(s), condition=condition, body=body
+  ROOT y = f32[99] get-tuple-element(w), index=1
+}
+"""
+
+
+def test_tasks_that_split_and_join_in_each_round_keep_no_values() -> None:
+    """What devices had when they took turns is freed once they have joined, however many rounds there are."""
+    known: list[weakref.ref[np.ndarray]] = []
+    alive: list[int] = []
+
+    def kept(x: np.ndarray) -> np.ndarray:
+        made = np.array(x)
+        known.append(weakref.ref(made))
+        alive.append(sum(ref() is not None for ref in known))
+        return made
+
+    most = []
+    register_custom_call("kept", kept)
+    try:
+        for rounds in (8, 32):
+            known.clear()
+            alive.clear()
+            inputs = [[np.full(99, device, np.float32)] for device in range(4)]
+            hloexec.run_devices(parsed(TURNS.replace("ROUNDS", str(rounds))), inputs)
+            most.append(max(alive))
+    finally:
+        unregister_custom_call("kept")
+    assert most[0] == most[1]

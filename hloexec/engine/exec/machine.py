@@ -138,8 +138,14 @@ class Scheduler:
             if sum(len(arrived.devices) for arrived in join.arrived) < join.count:
                 return None
             self._joins.remove(join)
-            task = self._merge(join.arrived)
+            task = self._joined(join)
         return task
+
+    def _joined(self, join: Join) -> Task:
+        """The tasks that have arrived at a join, as one. Tasks before it may know the join, which forgets them: else
+        all that were ever split would keep their values."""
+        arrived, join.arrived = join.arrived, []
+        return self._merge(arrived)
 
     def _merge(self, tasks: Sequence[Task]) -> Task:
         return merged_task(tasks)
@@ -184,7 +190,7 @@ class Scheduler:
         join = max(self._joins, key=lambda join: join.depth)
         join.is_released = True
         self._joins.remove(join)
-        task = self._arrive(self._merge(join.arrived), join.step)
+        task = self._arrive(self._joined(join), join.step)
         if task is not None:
             self._ready.append(task)
         return True
@@ -243,15 +249,18 @@ class Machine(Scheduler):
         if code is not None:
             results = list(self._call(code, arguments, None))
         elif devices:
-            task = Task(devices, [], [])
-            self._push(task, plan, arguments, None)
-            results = self._results(task)
+            results = self._results(self._first_task(devices, plan, arguments))
         if self._transport is not LOCAL:
             # The devices of other processes may need what these have sent.
             while self._wait(0):
                 pass
             self._communicator.require_all_received()
         return results
+
+    def _first_task(self, devices: tuple[int, ...], plan: Plan, arguments: list[Any]) -> Task:
+        task = Task(devices, [], [])
+        self._push(task, plan, arguments, None)
+        return task
 
     def _run_alone(self, part: ClassOperands, outer: Frame, step: Step) -> list[Any]:
         """The results of one step of another machine's frame, for devices that need no others for it."""
