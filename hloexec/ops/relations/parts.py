@@ -383,7 +383,10 @@ def relate_window(use: Relating, window: WindowDimension, extent: int, places: i
     elif kind == "global":
         use.same([extent], kernel or [extent])
     elif kind == "tile" and taps is None:
-        use.relations.split(extent, (places, *use.relations.new((window.size,))), use.where)
+        size = use.relations.new((window.size,))
+        use.relations.windows.update(size)
+        use.relations.tiled[places] = extent
+        use.relations.split(extent, (places, *size), use.where)
     elif kind == "gradient" and taps is not None:
         use.keep([places], "it is the number of places of a window")
         use.equation({extent: window.base_dilation, taps: -window.window_dilation})

@@ -422,6 +422,8 @@ class Relations:
     """The number of devices, and those of groups of them, larger than 1: into so many parts arrays are divided."""
     members: dict[tuple[int, ...], int] = attrs.field(factory=dict)
     """By the devices of a group that stays, their number, as a dimension over which is summed."""
+    windows: set[int] = attrs.field(factory=set)
+    """Dimensions that are sizes of windows; no array has them."""
     to_one: set[int] = attrs.field(factory=set)
     """Dimensions that may become 1."""
     aligned: UnionFind = attrs.field(factory=lambda: UnionFind())

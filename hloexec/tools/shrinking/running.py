@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from math import ceil, inf, log2
 
@@ -316,7 +316,7 @@ def _fits(size: int, flops: int, limit: int | None) -> bool:
     return limit is None or (size <= limit and flops <= _MOST_FLOPS)
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class _Work:
     """A module, and everything that is known of its dimensions."""
 
@@ -361,13 +361,19 @@ class _Work:
             raise InputError(f"size {unknown[0]} cannot stay: the module has no dimension of that size")
         for group in self.groups.groups:
             is_axis = self.fewer is not None and relations.to_one & group.bases.keys()
-            if not is_axis and any(relations.sizes[root] in keep for root in group.bases):
+            if not is_axis and any(relations.sizes[root] in keep for root in group.bases.keys() & self._of_arrays):
                 if units_by_group.get(group.number, group.unit) != group.unit:
                     raise InputError(
                         f"sizes {sorted(keep)} cannot stay: sizes in proportion to them are asked to shrink"
                     )
                 units_by_group[group.number] = group.unit
         return [Demand(group, unit) for group, unit in units_by_group.items()]
+
+    @cached_property
+    def _of_arrays(self) -> set[int]:
+        """The roots of dimensions that arrays have; others are sizes of windows alone."""
+        relations = self.dimensions.relations
+        return {relations.root(number) for number in range(len(relations.sizes)) if number not in relations.windows}
 
     def _axis_demands(self) -> dict[int, int]:
         """What is asked of the axes of devices; InputError where they have to stay."""
@@ -396,7 +402,8 @@ class _Work:
     def _roots_of(self, size: int) -> list[int]:
         """The roots of a size that can change: those of inputs, else all; others may have it by chance."""
         relations = self.dimensions.relations
-        roots = [root for group in self.groups.groups for root in group.bases if relations.sizes[root] == size]
+        of_groups = [root for group in self.groups.groups for root in group.bases if root in self._of_arrays]
+        roots = [root for root in of_groups if relations.sizes[root] == size]
         inputs = set(map(relations.root, self.dimensions.of_inputs(self.module)))
         return [root for root in roots if root in inputs] or roots
 
