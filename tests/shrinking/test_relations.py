@@ -212,7 +212,11 @@ ENTRY main {
 
 
 TOGETHER = """HloModule m, replica_count=2
-add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT r = f32[] add(x, y) }
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT r = f32[] add(x, y)
+}
 ENTRY main {
   a = f32[96,40] parameter(0)
   b = f32[96] parameter(1)
@@ -234,9 +238,7 @@ ENTRY main {
 
 def test_arrays_that_are_sent_as_one_keep_their_own_sizes() -> None:
     """Gradients of all shapes lie side by side in one all-reduce, and are cut apart where they end."""
-    module = hloexec.parse(
-        "\n".join("\n  ".join(line.split("  ")) if "{ x" in line else line for line in TOGETHER.splitlines())
-    )
+    module = hloexec.parse(TOGETHER)
     small = hloexec.shrink(module, dims={96: 6, 40: 10, 56: 7}).module
     assert_valid(small)
     assert [shape.dimensions for shape in small.entry.parameter_shapes] == [(6, 10), (6,), (3, 3, 10, 7), ()]
