@@ -526,7 +526,11 @@ class Machine(Scheduler):
         return self._complete(task, step, results)
 
     def _placed(self, error: Exception, task: Task, step: Step) -> HloError:
-        return with_place(error, step, task.frames[-1].context, self._each_class.running)
+        devices = self._each_class.running
+        if not devices and self._transport is not LOCAL and step.function is not None:
+            # What those of other processes do is not known here.
+            devices = task.devices
+        return with_place(error, step, task.frames[-1].context, devices)
 
     # What others may watch
 
