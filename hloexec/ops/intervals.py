@@ -266,7 +266,7 @@ def rising(function: Callable[..., float]) -> BoundsRule:
 
 
 def add_demands(use: Use, demand: Demand) -> Demanded:
-    """x + y in [low, high]: where y is unknown, both must be as positive (or negative) as the sum.
+    """x + y in [low, high]: where y is unknown, both must be as positive as the sum; where it is positive, x as large.
 
     An integer of which nothing but the type is known is unknown, too: no x would do for each of its values.
     """
@@ -275,7 +275,8 @@ def add_demands(use: Use, demand: Demand) -> Demanded:
         wanted = Demand(demand.low - other.low, demand.high - other.high)
         is_known = other.is_bounded and wanted.low <= own.high and wanted.high >= own.low
         if not is_known:
-            wanted = Demand(demand.low - max(other.low, 0), INFINITY) if demand.low == 0 else ANYTHING
+            follows = demand.low == 0 or (demand.low > -INFINITY and other.low >= 0)
+            wanted = Demand(demand.low - max(other.low, 0), INFINITY) if follows else ANYTHING
         yield number, attrs.evolve(wanted, is_offset=demand.low == 0 and not is_known)
 
 

@@ -363,6 +363,21 @@ def test_the_epsilon_of_a_normalization_is_small_and_its_operand_free() -> None:
     assert x.min() < 0 and 1e-6 <= eps <= 1e-5
 
 
+def test_a_sum_of_squares_that_grows_starts_at_no_negative_one() -> None:
+    text = module(
+        """sum = f32[64] parameter(0)
+        g = f32[64] parameter(1)
+        eps = f32[] constant(1e-10)
+        square = f32[64] multiply(g, g)
+        grown = f32[64] add(sum, square)
+        e = f32[64] broadcast(eps), dimensions={}
+        biased = f32[64] add(grown, e)
+        ROOT r = f32[64] rsqrt(biased)"""
+    )
+    total, gradient = inputs(text)
+    assert total.min() >= -1e-10 and gradient.min() < 0
+
+
 def test_softmax_makes_no_demand_on_its_operand() -> None:
     text = module(
         """x = f32[4,64] parameter(0)
