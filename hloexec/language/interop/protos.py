@@ -50,6 +50,10 @@ def module_of(proto: memoryview | bytes) -> Module:
     reader = _Reader(message, protos)
     with collection_paused():
         computations = tuple(map(reader.computation, protos))
+    if b"ConcatBitcast" in bytes(proto):
+        from hloexec.ops.library_calls.compiler import slices_in_place
+
+        computations = slices_in_place(computations)
     if reader.unknown:
         warn(f"fields of a newer XLA are ignored: {listing(sorted(reader.unknown), 10)}")
     layout = message.message(4)

@@ -143,9 +143,14 @@ class _ModuleParser(InstructionParser):
         else:
             return self._single_instruction()
         entry_name = self._all_computations()
+        computations = tuple(self.computations.values())
+        if "ConcatBitcast" in self.text:
+            from hloexec.ops.library_calls.compiler import slices_in_place
+
+            computations = slices_in_place(computations)
         module = Module(
             name=name or f"module_{entry_name}",
-            computations=tuple(self.computations.values()),
+            computations=computations,
             entry_name=entry_name,
             source=self.text,
             filename=self.filename,

@@ -401,7 +401,8 @@ class ConcatBitcast:
     """The operands, which are neighbouring slices of one array in one dimension, as that array, or its bits.
 
     TPU compilers fetch large arrays in slices, some as bytes in physical order: of several arrays of one dimension,
-    the result is a bitcast. Source: XLA, memory space assignment.
+    the result is a bitcast. They name the slices in the order in which these begin to be fetched; `slices_in_place`
+    brings them into that in which they lie in the array. Source: XLA, memory space assignment.
     """
 
     @staticmethod
@@ -432,6 +433,41 @@ class ConcatBitcast:
         dimension, whole = _put_together(operand_shapes, shape)
         array = np.concatenate(operands, dimension or 0)
         return array if dimension is not None else Bitcast.evaluate(array, shape=shape, operand_shapes=(whole,))
+
+
+def slices_in_place(computations: Sequence[Computation]) -> tuple[Computation, ...]:
+    """Computations in which a ConcatBitcast has its operands in the order in which they lie in the array that they are
+    slices of; where they are not all slices of one array, they stay as they are."""
+    by_name = {computation.name: computation for computation in computations}
+
+    def place_of(computation: Computation, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """The array that an operand is a slice of, and where it begins in it."""
+        slicing = computation.by_name.get(name)
+        if slicing is not None and slicing.opcode == "async-done" and slicing.operands:
+            slicing = computation.by_name.get(slicing.operands[0])
+        if slicing is None or not slicing.operands:
+            return None
+        source = slicing.operands[0]
+        if slicing.opcode == "async-start" and slicing.attributes.calls in by_name:
+            called = by_name[slicing.attributes.calls]
+            slicing = called.by_name.get(called.root_name, slicing)
+        if slicing.opcode != "slice":
+            return None
+        return source, tuple(part.start for part in slicing.attributes.slice)
+
+    def in_place(computation: Computation, instruction: Instruction) -> Instruction:
+        if instruction.opcode != "custom-call" or instruction.attributes.custom_call_target != "ConcatBitcast":
+            return instruction
+        places = {name: place_of(computation, name) or ("", ()) for name in instruction.operands}
+        sources = {source for source, _ in places.values()}
+        if len(sources) > 1 or "" in sources:
+            return instruction
+        return attrs.evolve(instruction, operands=tuple(sorted(instruction.operands, key=places.__getitem__)))
+
+    def instructions_of(computation: Computation) -> tuple[Instruction, ...]:
+        return tuple(in_place(computation, instruction) for instruction in computation.instructions)
+
+    return tuple(attrs.evolve(computation, instructions=instructions_of(computation)) for computation in computations)
 
 
 def _put_together(parts: Sequence[ArrayShape], result: ArrayShape) -> tuple[int | None, ArrayShape]:

@@ -144,6 +144,44 @@ def test_slices_of_the_bytes_of_an_array_are_the_array():
         run(f"{body}ROOT r = f32[16,128]{{1,0:T(8,128)}} {together}", array)
 
 
+FETCHED = """HloModule fetched
+low (a: f32[4,3]) -> f32[1,3] {
+  a = f32[4,3] parameter(0)
+  ROOT s = f32[1,3] slice(a), slice={[0:1], [0:3]}
+}
+high (a: f32[4,3]) -> f32[3,3] {
+  a = f32[4,3] parameter(0)
+  ROOT s = f32[3,3] slice(a), slice={[1:4], [0:3]}
+}
+ENTRY main {
+  x = f32[4,3] parameter(0)
+  first = ((f32[4,3]), f32[3,3], s32[]) async-start(x), calls=high
+  second = ((f32[4,3]), f32[1,3], s32[]) async-start(x), calls=low
+  a = f32[3,3] async-done(first)
+  b = f32[1,3] async-done(second)
+  ROOT c = f32[4,3] custom-call(a, b), custom_call_target="ConcatBitcast"
+}
+"""
+
+
+def test_slices_lie_where_they_were_whatever_the_order_in_which_they_are_fetched():
+    """The order of the operands is that in which the transfers begin (XLA: SlicedCopyAllocation)."""
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    module = hloexec.parse(FETCHED)
+    assert (hloexec.run(module, x) == x).all()
+    assert module.entry.root.operands == ("b", "a")
+    assert hloexec.parse(hloexec.format(module)) == module
+    same = 'ROOT c = f32[4,3] custom-call(a, b), custom_call_target="ConcatBitcast"'
+    slices = """x = f32[4,3] parameter(0)
+        y = f32[4,3] parameter(1)
+        a = f32[3,3] slice(x), slice={[1:4], [0:3]}
+        b = f32[1,3] slice(SOURCE), slice={[0:1], [0:3]}
+        """
+    assert (run(slices.replace("SOURCE", "x") + same, x, -x) == x).all()
+    # Of two arrays, no order is known but that of the operands.
+    assert (run(slices.replace("SOURCE", "y") + same, x, -x) == np.concatenate([x[1:], -x[:1]])).all()
+
+
 @pytest.mark.parametrize(
     "target",
     "SPMDFullToShardShape SPMDShardToFullShape xla.sdy.GlobalToLocalShape xla.sdy.LocalToGlobalShape".split(),
