@@ -27,7 +27,7 @@ QUICK = ("deadlocks", "roots", "collectives", "tokens_in_collectives", "random_c
 ALL = (
     *QUICK,
     *("divergence", "each_element_type", "reductions_across_devices", "places_of_communication", "device_inputs"),
-    "alone_and_together",
+    *("alone_and_together", "exec/test_per_class", "exec/test_unverified"),
 )
 OF_JAX = ("sharded_programs", "manual_regions", "manual_region_boundaries")
 ENDLESS = """HloModule endless, replica_count=4
@@ -109,7 +109,7 @@ def without_cost(text: str) -> str:
 
 def assert_spread(ranks: int, names: Sequence[str], **settings: str) -> None:
     """The tests of these files hold on all ranks, with the bits and errors of one process."""
-    files = [f"tests/devices/test_{name}.py" for name in names]
+    files = [f"tests/{name}.py" if "/" in name else f"tests/devices/test_{name}.py" for name in names]
     options = ["-q", "-m", "not slow", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "tests.cluster.spreading"]
     code, output, errors = ended(started(ranks, [sys.executable, "-m", "pytest", *options, *files], **settings))
     assert code == 0, output + errors

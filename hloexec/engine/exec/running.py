@@ -445,7 +445,9 @@ class Run:
 
         facts = facts_of(self.module, self.topology, self.options)
         prepare = partial(self._arguments, plan, inputs)
-        with over_ranks(self.comm, self.topology.count, facts, prepare, _fault_or_none) as (transport, arguments):
+        ranks = over_ranks(self.comm, self.topology.count, facts, prepare, _fault_or_none)
+        # The other ranks are told what is wrong with the module.
+        with ranks as (transport, arguments), explained_unless_verified(self.module, self.options.verify):
             return self._results(plan, arguments, transport)
 
     def _arguments(self, plan: Plan, inputs: Inputs, transport: Transport) -> list[Any]:
