@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import hloexec
+from hloexec.tools.diffing.replaying import replay
+
 MEASURE = """
 import resource, sys
 import hloexec
@@ -97,3 +100,26 @@ def test_memory_of_a_scan_is_a_small_multiple_of_the_plain_run(
     said, taken = measured("diff", before, after)
     assert said == expected
     assert taken <= 4 * plain + 100e6
+
+
+def test_bounds_that_are_not_kept_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = "  d{n} = f32[16,16] dot(t{m}, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}\n"
+    lines = "".join(f"{step.format(n=n, m=n - 1)}  t{n} = f32[16,16] tanh(d{n})\n" for n in range(1, 6))
+    before = (
+        "HloModule m\nENTRY e {\n  t0 = f32[16,16] parameter(0)\n  w = f32[16,16] parameter(1)\n"
+        f"{lines}  ROOT r = (f32[16,16], f32[16,16]) tuple(t3, t5)\n}}\n"
+    )
+    after = before.replace("tanh(d2)", "logistic(d2)").replace("dot(t3, w)", "dot(w, t3)")
+    modules = hloexec.parse(before), hloexec.parse(after)
+    expected = str(hloexec.diff(*modules))
+    kept: list[int] = []
+    keep = replay.KnownBounds.keep
+
+    def note(known: replay.KnownBounds, most: int) -> None:
+        keep(known, most)
+        kept.append(len(known))
+
+    monkeypatch.setattr(replay.KnownBounds, "keep", note)
+    monkeypatch.setattr(replay, "_MOST_BYTES", 0)
+    assert str(hloexec.diff(*modules)) == expected
+    assert kept and not any(kept)

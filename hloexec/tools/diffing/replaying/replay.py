@@ -35,6 +35,7 @@ from hloexec.tools.diffing.replaying.evaluation import Evaluator, moved_operands
 from hloexec.tools.diffing.replaying.origins import allowed_from_common
 
 _IN_ORDER, _EXACT, _TAKEN = 1, 2, 4
+_MOST_BYTES = 1 << 30
 
 
 class Matches:
@@ -130,6 +131,28 @@ class Chains:
         return made
 
 
+class KnownBounds(dict[int, Bound]):
+    """The error bounds of nodes' elements, which are found again where they are not kept."""
+
+    byte_size = 0
+    """What has been kept since they were last left out; of those that two states share, each counts all."""
+
+    def __setitem__(self, node: int, bound: Bound) -> None:
+        super().__setitem__(node, bound)
+        self.byte_size += bound.nbytes if isinstance(bound, np.ndarray) else bound.value.nbytes
+
+    def copy(self) -> KnownBounds:
+        made = KnownBounds(self)
+        made.byte_size = self.byte_size
+        return made
+
+    def keep(self, most: int) -> None:
+        """Leave all out where they take more than so many bytes."""
+        if self.byte_size > most:
+            self.clear()
+            self.byte_size = 0
+
+
 @define(eq=False)
 class State:
     """What each node of `after` holds in a replay."""
@@ -141,7 +164,7 @@ class State:
     matches: Matches
     chains: Chains
     """What has rounded on the way from values of `before`."""
-    bounds: dict[int, Bound]
+    bounds: KnownBounds
     """The error bounds of its elements, once they have been used (`Replay.bounds`)."""
     matched: Numbers
     """The nodes of `before` that `after` has."""
@@ -155,7 +178,9 @@ class State:
         """That in which each node holds what was recorded, and matches nothing."""
         raw, values = (Holding(ours.arrays, ours.columns.array[:]) for _ in range(2))
         count = len(ours.nodes)
-        return cls(raw, values, Matches(theirs, values, count), Chains(count), {}, Numbers(), bytearray(count))
+        return cls(
+            raw, values, Matches(theirs, values, count), Chains(count), KnownBounds(), Numbers(), bytearray(count)
+        )
 
     def has(self, node: Node) -> bool:
         """Whether `before` has what a node of `after` holds, in one order."""
@@ -168,7 +193,7 @@ class State:
             values,
             self.matches.copy(values),
             self.chains.copy(),
-            dict(self.bounds),
+            self.bounds.copy(),
             self.matched.copy(),
             bytearray(len(self.changed)),
             self.takes_roundings_back,
@@ -197,6 +222,9 @@ class Replay:
         self.users = graph.users()
         self._numbers = graph.columns.array
         """Of the arrays that were recorded, by node."""
+        room = graph.arrays.room
+        self._most_bytes = _MOST_BYTES if room is None else min(_MOST_BYTES, room // 8)
+        """What the bounds that one state knows may take."""
 
     def _recorded(self, node: Node, held: Held) -> Held:
         """What the node had in the run, where another array of its shape holds the same numbers."""
@@ -338,6 +366,7 @@ class Replay:
 
     def bounds(self, state: State, node: Node) -> Array:
         """By how much each element of what a node computed may be off, for what rounded on the way to it."""
+        state.bounds.keep(self._most_bytes)
         stack = [node]
         while True:
             current = stack[-1]
