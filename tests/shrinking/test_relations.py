@@ -310,3 +310,25 @@ ENTRY main {
     assert_valid(small)
     (a,) = hloexec.random_inputs(small)
     assert hloexec.run(small, a) == pytest.approx(float(a.sum(dtype=np.float64)), rel=1e-5)
+
+
+def test_a_sum_in_two_rounds_is_divided_anew_where_its_rows_do_not_shrink_in_proportion() -> None:
+    module = hloexec.parse(
+        f"""HloModule rounds
+        {COMPUTATIONS.splitlines()[1].replace("add {", "sum {")}
+        ENTRY main {{
+          x = f32[8,1000,64] parameter(0)
+          rows = f32[8,999,64] slice(x), slice={{[0:8], [0:999], [0:64]}}
+          split = f32[74,108,64] bitcast(rows)
+          zero = f32[] constant(0)
+          first = f32[74,64] reduce(split, zero), dimensions={{1}}, to_apply=sum
+          ROOT r = f32[64] reduce(first, zero), dimensions={{0}}, to_apply=sum
+        }}"""
+    )
+    smaller = hloexec.shrink(module, max_bytes=100_000).module
+    assert_valid(smaller)
+    batch, length, width = smaller.entry.parameter_shapes[0].dimensions
+    assert batch == 8 and length < 100
+    x = np.arange(batch * length * width, dtype=np.float32).reshape(batch, length, width) % 7
+    (total,) = hloexec.run_devices(smaller, [[x]])
+    assert (total == x[:, :-1].sum((0, 1))).all()

@@ -238,6 +238,10 @@ class Offsets:
     """The roots that stay though they are larger than 1: why, and in which instruction that shows."""
     offsets: dict[int, int] = attrs.field(factory=dict)
     """By root, the part of its size that stays."""
+    inputs: Collection[int] = ()
+    """The roots of dimensions of inputs."""
+    divided: dict[int, tuple[int, ...]] = attrs.field(factory=dict)
+    """Roots by which the elements along others are divided anew, and these."""
 
     def size(self, root: int) -> int:
         """The size of a root before it shrinks."""
@@ -370,7 +374,12 @@ class _Part:
     def _make_linear(self, number: int, root: int, side: Axes, other: Axes) -> None:
         whole, where = self.whole, self.products.pop(number).where
         if len(other) > 1 or not other:
-            whole.keep((*side, *other), "sizes do not shrink in proportion", where)
+            is_equal = prod(map(whole.size, side)) == prod(map(whole.size, other))
+            free = next((parts for parts in (other, side) if is_equal and self._are_free(parts)), None)
+            if free is None:
+                whole.keep((*side, *other), "sizes do not shrink in proportion", where)
+            else:
+                whole.divided.update(_divided_by(free, side if free is other else other))
             return
         rest = list(side)
         rest.remove(root)
@@ -379,6 +388,25 @@ class _Part:
         constant = sum(count * whole.size(axis) for axis, count in terms)
         equation = self.equations[len(whole.equations)] = Equation(terms, constant, where)
         whole.equations.append(equation)
+
+    def _are_free(self, roots: Axes) -> bool:
+        """Whether nothing is known of several roots but what they were multiplied with."""
+        relations, root = self.whole.relations, self.whole.relations.root
+        bound = {axis for product in self.products.values() for axis in (*product.left, *product.right)}
+        bound |= {*self.whole.kept, *self.whole.inputs}
+        bound |= {axis for equation in self.equations.values() for axis, _ in equation.terms}
+        bound |= {root(axis) for axis, _ in relations.whole} | {
+            root(axis) for axis, size in relations.least if size > 1
+        }
+        return len(roots) > 1 and bound.isdisjoint(roots) and len({*roots}) == len(roots)
+
+
+def _divided_by(roots: Axes, wholes: Axes) -> dict[int, tuple[int, ...]]:
+    """The factors of roots that divide the elements along others: one of these each, and the last one all that are
+    left."""
+    *first, last = roots
+    parts = {root: wholes[number : number + 1] for number, root in enumerate(first)}
+    return {**parts, last: wholes[len(first) :]}
 
 
 @cache
@@ -423,11 +451,14 @@ class Groups:
     """Why roots stay that would be larger than 1."""
     summed: Mapping[int, tuple[int, ...]] = attrs.field(factory=dict)
     """The parts of roots that are the sum of others, and nothing else, the smallest first."""
+    divided: Mapping[int, tuple[int, ...]] = attrs.field(factory=dict)
+    """The factors of roots that divide the elements along others anew."""
 
     def numbers(self, root: int) -> tuple[int, ...]:
         """The groups on which the size of a root depends, each as often as it is a factor."""
-        if root in self.merged:
-            return tuple(number for factor in self.merged[root] for number in self.numbers(factor))
+        factors = self.divided.get(root, self.merged.get(root))
+        if factors is not None:
+            return tuple(number for factor in factors for number in self.numbers(factor))
         return (self.of_root[root],) if root in self.of_root else ()
 
 
@@ -441,14 +472,14 @@ def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     summed = summed_roots(relations, equations, products, input_roots)
     merged = merged_roots(relations, equations, products, input_roots)
     roots = sorted({root(dimension) for dimension in range(len(relations.sizes))} - merged.keys() - summed.keys())
-    working = Offsets(relations, equations, products)
+    working = Offsets(relations, equations, products, inputs=input_roots)
     for dimension, (reason, where) in relations.kept.items():
         working.keep([root(dimension)], reason, where)
     working.settle(roots)
     working.keep_what_follows(roots)
-    members = _members(working, roots)
+    members = _members(working, [root for root in roots if root not in working.divided])
     _drop_indivisible(working, members, relations)
-    return attrs.evolve(_assembled(working, members, relations, merged), summed=summed)
+    return attrs.evolve(_assembled(working, members, relations, merged), summed=summed, divided=working.divided)
 
 
 def _members(working: Offsets, roots: Sequence[int]) -> dict[int, list[int]]:

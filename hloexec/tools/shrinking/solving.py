@@ -53,6 +53,8 @@ class Sizing:
         for group, unit in zip(groups.groups, self.units, strict=True):
             new_sizes.update(group.sizes(unit))
         before = relations.sizes
+        for root, factors in groups.divided.items():
+            new_sizes[root] = prod(new_sizes.get(factor, before[factor]) for factor in factors)
         for root, factors in reversed(list(groups.merged.items())):
             share = before[root] // prod(before[factor] for factor in factors)
             new_sizes[root] = share * prod(new_sizes.get(factor, before[factor]) for factor in factors)

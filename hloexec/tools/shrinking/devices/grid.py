@@ -22,6 +22,7 @@ import numpy as np
 from hloexec.core.structs import frozen
 from hloexec.core.wording import truncated
 from hloexec.errors import InputError
+from hloexec.tools.shrinking.grouping import divisors
 
 Run: TypeAlias = tuple[int, int]
 """So many numbers, each larger than the one before by a step."""
@@ -266,6 +267,13 @@ def _shortened(pattern: Mapping[int, int], shorter: Shorter, block: Block, where
             return {index: index + shift for index in range(smaller) if 0 <= index + shift < smaller}
     if len(pattern) == size and all(size - 1 - source == target for source, target in pattern.items()):
         return {index: smaller - 1 - index for index in range(smaller)}
+    for rows in divisors(size)[:-1]:
+        if dict(pattern) == _transposed(rows, size):
+            columns = size // rows
+            fewer = [smaller // columns] * (smaller % columns == 0) + [rows] * (smaller % rows == 0)
+            fewer = [count for count in fewer if 1 < count < smaller]
+            if fewer:
+                return _transposed(fewer[0], smaller)
     kept = {source: target for source, target in pattern.items() if source < smaller and target < smaller}
     if len(pattern) == size and len(kept) == smaller:
         return kept
@@ -275,6 +283,12 @@ def _shortened(pattern: Mapping[int, int], shorter: Shorter, block: Block, where
     raise InputError(
         f"what {where} sends along {size} devices has no counterpart along {smaller}: {_pattern_text(pattern)}"
     )
+
+
+def _transposed(rows: int, size: int) -> dict[int, int]:
+    """Where the indices of a matrix of so many rows lie in its transpose."""
+    columns = size // rows
+    return {index: index % columns * rows + index // columns for index in range(size)}
 
 
 def _pattern_text(pattern: Mapping[int, int]) -> str:
