@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import hloexec
+from hloexec.core.ir import flat_shapes
 from tests.command_line import CommandLine
 from tests.records import read_record
 from tests.shrinking.smallest import assert_valid
@@ -108,18 +109,16 @@ PROPORTION = """
 """
 
 
-def test_a_size_that_may_become_smaller_if_asked_for_is_tried() -> None:
-    """Sizes stay larger than 1 of themselves."""
-    with pytest.raises(hloexec.ResourceError) as caught:
-        hloexec.shrink(hloexec.parse(module(PROPORTION)), max_bytes="16k")
-    first = caught.value.smallest.holding[0]
-    assert (first.before, first.after, first.released) == (8192, 2048, 1024)
-    assert "it shrinks in proportion with 8" in str(caught.value)
-    assert "with dims={8192: 1024}, a run takes" in str(caught.value)
-    shrinkage = hloexec.shrink(hloexec.parse(module(PROPORTION)), max_bytes="16M", dims={8192: 1024})
-    assert shrinkage.total_bytes is not None
-    least = hloexec.shrink(hloexec.parse(module(PROPORTION)), dims={8192: 1024, 4096: 2})
-    assert least.total_bytes == first.released_bytes
+def test_sizes_become_1_only_where_nothing_fits_else() -> None:
+    large, small = (hloexec.shrink(hloexec.parse(module(PROPORTION)), max_bytes=limit) for limit in ("64k", "16k"))
+    assert min(min(shape.dimensions) for shape in flat_shapes(large.module.entry.result_shape)) >= 2
+    assert 1 in flat_shapes(small.module.entry.result_shape)[0].dimensions
+    assert small.total_bytes is not None and small.total_bytes <= 1 << 14
+    assert_valid(small.module)
+    asked = hloexec.shrink(hloexec.parse(module(PROPORTION)), max_bytes="16M", dims={8192: 1024})
+    assert asked.total_bytes is not None
+    with pytest.raises(hloexec.ResourceError, match="8192, which becomes 1024: "):
+        hloexec.shrink(hloexec.parse(module(PROPORTION)), max_bytes="4k")
 
 
 def test_of_the_smallest_sizes_those_of_the_least_bytes_are_taken() -> None:

@@ -12,12 +12,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import heapify, heappop, heappush
-from math import gcd, prod
+from math import gcd, log2, prod
 from typing import TypeAlias
 
 import attrs
 
 from hloexec.core.structs import define, frozen
+from hloexec.errors import InputError
 from hloexec.ops.relations import Axes, Equation, Place, Product, Relations
 from hloexec.ops.relations.parts import matching_groups
 from hloexec.ops.relations.rules import UnionFind
@@ -43,6 +44,14 @@ def divisors(number: int) -> list[int]:
     for prime, count in factorization(number).items():
         products = [divisor * prime**power for divisor in products for power in range(count + 1)]
     return sorted(products, reverse=True)[1:]
+
+
+def halvings(count: int) -> list[int]:
+    """A number divided by 2 again and again, or by its smallest prime, as long as 2 or more is left."""
+    counts = []
+    while (count := next(iter(divisors(count)), 1)) > 1:
+        counts.append(count)
+    return counts
 
 
 _Splits = Mapping[int, list[tuple[Axes, Place]]]
@@ -415,6 +424,9 @@ def _roughness(size: int) -> tuple[int, int]:
     return max(factorization(size), default=1), -size
 
 
+_LISTED = 4
+
+
 @frozen
 class Group:
     """Roots with the bases that shrink by one factor."""
@@ -435,6 +447,16 @@ class Group:
         """The new sizes of the roots for a new unit."""
         return {root: base // self.unit * unit + self.offsets[root] for root, base in self.bases.items()}
 
+    def unit_for(self, root: int, before: int, after: int) -> int:
+        """The unit with which a root's size becomes what is asked for; InputError where there is none."""
+        unit, rest = divmod((after - self.offsets[root]) * self.unit, self.bases[root])
+        if not rest and unit >= self.lowest and not (self.is_divided and self.unit % unit):
+            return unit
+        units = [number for number in range(self.lowest, self.unit + 1) if not (self.is_divided and self.unit % number)]
+        sizes = sorted((self.sizes(number)[root] for number in units), key=lambda size: abs(log2(max(1, size) / after)))
+        words = ", ".join(map(str, sizes[:_LISTED]))
+        raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")
+
 
 @frozen(eq=False)
 class Groups:
@@ -453,6 +475,10 @@ class Groups:
     """The parts of roots that are the sum of others, and nothing else, the smallest first."""
     divided: Mapping[int, tuple[int, ...]] = attrs.field(factory=dict)
     """The factors of roots that divide the elements along others anew."""
+
+    def with_ones(self) -> Groups:
+        """The same where sizes may become 1."""
+        return attrs.evolve(self, groups=[attrs.evolve(group, least=group.lowest) for group in self.groups])
 
     def numbers(self, root: int) -> tuple[int, ...]:
         """The groups on which the size of a root depends, each as often as it is a factor."""

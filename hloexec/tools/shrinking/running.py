@@ -32,7 +32,7 @@ from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.tools.shrinking.factors import factors_for
 from hloexec.tools.shrinking.fitting import fitted
 from hloexec.tools.shrinking.forecast import Forecast
-from hloexec.tools.shrinking.grouping import Group, Groups, divisors, groups_of
+from hloexec.tools.shrinking.grouping import Groups, groups_of, halvings
 from hloexec.tools.shrinking.holding import holding_sizes
 from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
 from hloexec.tools.shrinking.rewriting import HoldingSize, Shrinkage, Workload, kept_sizes, rewritten, size_changes
@@ -70,7 +70,6 @@ _MOST_FLOPS = 10**13
 _STEPS_PER_BIT = 2
 _COARSE_STEPS = 4
 """Between bounds of which the best is looked for where the lowest is not enough."""
-_LISTED = 4
 _MOST_ARRANGEMENTS = 8
 """Of one number of devices that was not asked for."""
 _LONGEST = 300
@@ -111,6 +110,8 @@ def shrink(
         attempt = _Attempt.of(_Work.of(module), wanted, kept, limit)
         if attempt.work.devices > 1 and not attempt.fits(limit):
             attempt, refused = _with_fewer_devices(module, attempt, wanted, kept, limit)
+        if not attempt.fits(limit):
+            attempt = min(attempt, attempt.with_ones(limit), key=lambda one: one.excess(limit))
     else:
         attempts = _attempts(fewer_devices(module, fewer), wanted, kept, limit)
         attempt = first = next(attempts)
@@ -132,7 +133,18 @@ class _Attempt:
 
     @classmethod
     def of(cls, work: _Work, dims: Mapping[int, int], keep: Collection[int], limit: int | None) -> _Attempt:
-        return cls(work, dims, keep, work.best(work.demands(dims, keep), limit))
+        try:
+            candidate = work.best(work.demands(dims, keep), limit)
+        except InputError:
+            raise
+        except HloError:
+            work = work.with_ones()
+            candidate = work.best(work.demands(dims, keep), limit)
+        return cls(work, dims, keep, candidate)
+
+    def with_ones(self, limit: int | None) -> _Attempt:
+        work = self.work.with_ones()
+        return attrs.evolve(self, work=work, candidate=work.best(work.demands(self.dims, self.keep), limit))
 
     def fits(self, limit: int | None) -> bool:
         return self.candidate.fits(limit)
@@ -192,7 +204,7 @@ def _with_fewer_devices(
         return attempt, error
     refused: HloError | None = None
     best, last = attempt, attempt
-    counts = _halvings(attempt.work.devices)
+    counts = halvings(attempt.work.devices)
     while counts:
         most = last.work.workload.devices / last.excess(limit)
         likely = [number for number, count in enumerate(counts) if count <= most]
@@ -212,14 +224,6 @@ def _with_fewer_devices(
             counts = counts[:number]
         best = min((best, tried), key=lambda one: (not one.fits(limit), not one.fits(limit) and one.excess(limit)))
     return best, refused
-
-
-def _halvings(count: int) -> list[int]:
-    """A number divided by 2 again and again, or by its smallest prime, as long as 2 or more is left."""
-    counts = []
-    while (count := next(iter(divisors(count)), 1)) > 1:
-        counts.append(count)
-    return counts
 
 
 def _too_large(attempt: _Attempt, limit: int | None, refused: HloError | None) -> ResourceError:
@@ -340,6 +344,11 @@ class _Work:
         sums, workload = Sums.of(module, dimensions), Workload(module, dimensions, groups, left)
         return cls(module, dimensions, groups, sums, workload, Forecast.of(module, dimensions), devices, fewer)
 
+    def with_ones(self) -> _Work:
+        """The same where sizes may become 1, as they do only where nothing fits else."""
+        groups = self.groups.with_ones()
+        return attrs.evolve(self, groups=groups, workload=attrs.evolve(self.workload, groups=groups))
+
     def demands(self, dims: Mapping[int, int], keep: Collection[int]) -> list[Demand]:
         """What is asked of the groups; InputError where none of a size's can become what is asked for."""
         units_by_group = self._axis_demands()
@@ -350,7 +359,7 @@ class _Work:
                 raise InputError(f"size {before} cannot become {after}: {self._why_kept(before)}")
             for root in roots:
                 group = self.groups.groups[self.groups.of_root[root]]
-                unit = _unit_for(group, root, before, after)
+                unit = group.unit_for(root, before, after)
                 if units_by_group.setdefault(group.number, unit) != unit:
                     raise InputError(
                         f"size {before} cannot become {after}: sizes in one proportion are asked for others"
@@ -388,7 +397,7 @@ class _Work:
                 continue
             if root in self.groups.of_root:
                 group = self.groups.groups[self.groups.of_root[root]]
-                unit = _unit_for(group, root, before, after)
+                unit = group.unit_for(root, before, after)
                 if units_by_group.setdefault(group.number, unit) != unit:
                     raise InputError(f"axes of {before} devices are tied to others, and cannot become {after}")
             elif before != after:
@@ -581,19 +590,3 @@ def _require_valid(module: Module) -> None:
             f"a smaller {module.name} would not be valid, because hloexec does not relate its dimensions as it should; "
             f"keeping the sizes that it names may help ({argument('keep')}): {error}"
         ) from error
-
-
-def _unit_for(group: Group, root: int, before: int, after: int) -> int:
-    """The unit with which a root's size becomes what is asked for; InputError where there is none."""
-    base, offset = group.bases[root], group.offsets[root]
-    unit, rest = divmod((after - offset) * group.unit, base)
-    if rest or unit < group.lowest or (group.is_divided and group.unit % unit):
-        units = [
-            candidate
-            for candidate in range(group.lowest, group.unit + 1)
-            if not (group.is_divided and group.unit % candidate)
-        ]
-        sizes = [group.sizes(candidate)[root] for candidate in units]
-        words = ", ".join(map(str, sorted(sizes, key=lambda size: abs(log2(max(1, size) / after)))[:_LISTED]))
-        raise InputError(f"size {before} cannot become {after}, as other sizes depend on it; the nearest are {words}")
-    return unit
