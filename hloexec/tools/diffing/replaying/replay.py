@@ -30,7 +30,7 @@ from hloexec.tools.diffing.bounds import NO_CHAIN, Bound, Bounds, InstructionCha
 from hloexec.tools.diffing.graph import Graph, Instance, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.matching import Index, Match, agrees, is_same, rounds_alike, says_much
-from hloexec.tools.diffing.recording.held import Held, Holding, Kept, Numbers, Overwritten, own
+from hloexec.tools.diffing.recording.held import Held, Holding, Kept, Numbers, Overwritten, Windowed, own
 from hloexec.tools.diffing.replaying.evaluation import Evaluator, moved_operands, window_of
 from hloexec.tools.diffing.replaying.origins import allowed_from_common
 
@@ -139,7 +139,7 @@ class KnownBounds(dict[int, Bound]):
 
     def __setitem__(self, node: int, bound: Bound) -> None:
         super().__setitem__(node, bound)
-        self.byte_size += bound.nbytes if isinstance(bound, np.ndarray) else bound.value.nbytes
+        self.byte_size += bound.value.nbytes if isinstance(bound, Windowed) else bound.nbytes
 
     def copy(self) -> KnownBounds:
         made = KnownBounds(self)
