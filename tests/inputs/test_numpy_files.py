@@ -208,3 +208,11 @@ def test_names_of_tensorflow_end_in_the_number_of_an_output(tmp_path: Path) -> N
     np.savez(tmp_path / "in.npz", **{"a:0": np.ones(2, np.float32), "b:0": np.zeros(3, np.float32)})
     found = hloexec.literals.load_inputs(tmp_path / "in.npz", module.entry.parameters)
     assert [np.shape(found[number]) for number in (0, 1)] == [(2,), (3,)]
+
+
+def test_equal_arrays_make_equal_files_however_they_lie(tmp_path: Path) -> None:
+    array = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    paths = [tmp_path / f"{order}.npz" for order in "CF"]
+    for path in paths:
+        hloexec.literals.save(path, (np.asarray(array, order=path.stem), array))
+    assert paths[0].read_bytes() == paths[1].read_bytes()

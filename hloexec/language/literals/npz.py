@@ -407,14 +407,15 @@ def encode(key: str, given: Array) -> tuple[str, Array]:
 
 
 def write_npz(file: IO[bytes], entries: Iterable[tuple[str, Array]]) -> None:
-    """What numpy.savez writes, but with the same time stamp always, and with elements where they can be mapped."""
+    """What numpy.savez writes, but always with the same time stamp, elements in row-major order, and where they can be
+    mapped: equal arrays make equal files."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, array in entries:
             member = zipfile.ZipInfo(f"{key}.npy", _EPOCH)
             if array.nbytes >= _MAPPED_BYTES:
                 member.extra = _padding(file.tell() + _MEMBER_HEADER_BYTES + len(member.filename.encode()))
             with archive.open(member, "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
+                np.lib.format.write_array(stream, np.asarray(array, order="C"), allow_pickle=False)
 
 
 def _padding(position: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import islice
 from math import ceil, inf, log2
@@ -111,7 +112,8 @@ def shrink(
         if attempt.work.devices > 1 and not attempt.fits(limit):
             attempt, refused = _with_fewer_devices(module, attempt, wanted, kept, limit)
         if not attempt.fits(limit):
-            attempt = min(attempt, attempt.with_ones(limit), key=lambda one: one.excess(limit))
+            with suppress(HloError):
+                attempt = min(attempt, attempt.with_ones(limit), key=lambda one: one.excess(limit))
     else:
         attempts = _attempts(fewer_devices(module, fewer), wanted, kept, limit)
         attempt = first = next(attempts)
