@@ -43,7 +43,7 @@ def _bits(value: Any) -> list[Any]:
 def _without_devices(error: Exception) -> str:
     """What an error tells, without the devices and the iteration of a kernel that failed: a rank tells of its own."""
     text = str(error)
-    return re.sub(r"\[\d+\]| on devices? [\d–, ]+(?=: )", "", text) if " failed" in text else text
+    return re.sub(r"(?<=\w)\[\d+\](?=:\w)| on devices? [\d–, ]+(?=: )", "", text) if " failed" in text else text
 
 
 def run_devices(module: Any, inputs: Any, **options: Any) -> Any:

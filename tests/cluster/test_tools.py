@@ -15,11 +15,9 @@ from tests.command_line import CommandLine
 
 TEXT = """HloModule m
 ENTRY e {
-  x = f32[4,5] parameter(0)
-  y = f32[5,3] parameter(1)
-  d = f32[4,3] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  t = f32[4,3] tanh(d)
-  ROOT z = f32[4,3] add(t, d)
+  x = f32[4,3] parameter(0)
+  t = f32[4,3] tanh(x)
+  ROOT z = f32[4,3] add(t, x)
 }
 """
 COMMANDS = {

@@ -10,6 +10,7 @@ import hloexec
 import hloexec.ops
 from hloexec.ops.registry import OPCODES, Role
 from tests.shrinking.smallest import assert_valid, shuffled, sizes_of, smallest
+from tests.text import building
 
 COMPUTATIONS = """
 add { x = f32[] parameter(0)  y = f32[] parameter(1)  ROOT r = f32[] add(x, y) }
@@ -313,18 +314,15 @@ ENTRY main {
 
 
 def test_a_sum_in_two_rounds_is_divided_anew_where_its_rows_do_not_shrink_in_proportion() -> None:
-    module = hloexec.parse(
-        f"""HloModule rounds
-        {COMPUTATIONS.splitlines()[1].replace("add {", "sum {")}
-        ENTRY main {{
-          x = f32[8,1000,64] parameter(0)
-          rows = f32[8,999,64] slice(x), slice={{[0:8], [0:999], [0:64]}}
-          split = f32[74,108,64] bitcast(rows)
-          zero = f32[] constant(0)
-          first = f32[74,64] reduce(split, zero), dimensions={{1}}, to_apply=sum
-          ROOT r = f32[64] reduce(first, zero), dimensions={{0}}, to_apply=sum
-        }}"""
-    )
+    text = """
+    x = f32[8,1000,64] parameter(0)
+    rows = f32[8,999,64] slice(x), slice={[0:8], [0:999], [0:64]}
+    split = f32[74,108,64] bitcast(rows)
+    zero = f32[] constant(0)
+    first = f32[74,64] reduce(split, zero), dimensions={1}, to_apply=add_f32
+    ROOT r = f32[64] reduce(first, zero), dimensions={0}, to_apply=add_f32
+    """
+    module = hloexec.parse(building.module(text, building.ADD))
     smaller = hloexec.shrink(module, max_bytes=100_000).module
     assert_valid(smaller)
     batch, length, width = smaller.entry.parameter_shapes[0].dimensions

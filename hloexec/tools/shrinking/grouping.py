@@ -161,17 +161,21 @@ def distinct_products(relations: Relations) -> list[Product]:
     return list(products.values())
 
 
+def _bound_roots(relations: Relations, inputs: Iterable[int]) -> set[int]:
+    """The roots of inputs, and of what is a multiple of a number or no smaller than one."""
+    axes = [*inputs, *(axis for axis, _ in relations.whole), *(axis for axis, size in relations.least if size > 1)]
+    return set(map(relations.root, axes))
+
+
 def merged_roots(
-    relations: Relations, equations: list[Equation], products: list[Product], inputs: set[int]
+    relations: Relations, equations: list[Equation], products: list[Product], bound: set[int]
 ) -> dict[int, tuple[int, ...]]:
     """Roots that are the product of others, of which nothing else is known; their products are taken out.
 
     The size of such a root follows, so that its factors may shrink by any factors.
     """
-    bound = inputs | {root for equation in equations for root, _ in equation.terms}
+    bound = bound | {root for equation in equations for root, _ in equation.terms}
     bound |= {relations.root(dimension) for dimension in relations.kept}
-    bound |= {relations.root(dimension) for dimension, _ in relations.whole}
-    bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
     counts = Counter(root for product in products for root in (*product.left, *product.right))
 
     def merged(product: Product) -> tuple[int, tuple[int, ...]] | None:
@@ -205,18 +209,16 @@ def merged_roots(
 
 
 def summed_roots(
-    relations: Relations, equations: list[Equation], products: Sequence[Product], inputs: set[int]
+    relations: Relations, equations: list[Equation], products: Sequence[Product], bound: set[int]
 ) -> dict[int, tuple[int, ...]]:
     """Roots that are the sum of others, of which nothing else is known, the smallest first; what else is a sum becomes
     an equation.
 
     The size of such a root follows, so that its parts may shrink by any factors.
     """
-    bound = inputs | {root for equation in equations for root, _ in equation.terms}
+    bound = bound | {root for equation in equations for root, _ in equation.terms}
     bound |= {root for product in products for root in (*product.left, *product.right)}
     bound |= {relations.root(dimension) for dimension in relations.kept}
-    bound |= {relations.root(dimension) for dimension, _ in relations.whole}
-    bound |= {relations.root(dimension) for dimension, size in relations.least if size > 1}
     sums = [(relations.root(total), tuple(map(relations.root, parts)), where) for total, parts, where in relations.sums]
     ways = {total: {parts for root, parts, _ in sums if root == total} for total, _, _ in sums}
     bound |= {total for total, parts in ways.items() if len(parts) > 1 or total in next(iter(parts))}
@@ -247,8 +249,8 @@ class Offsets:
     """The roots that stay though they are larger than 1: why, and in which instruction that shows."""
     offsets: dict[int, int] = attrs.field(factory=dict)
     """By root, the part of its size that stays."""
-    inputs: Collection[int] = ()
-    """The roots of dimensions of inputs."""
+    bound: Collection[int] = ()
+    """Roots of which more is known than equations and products (`_bound_roots`)."""
     divided: dict[int, tuple[int, ...]] = attrs.field(factory=dict)
     """Roots by which the elements along others are divided anew, and these."""
 
@@ -400,14 +402,13 @@ class _Part:
 
     def _are_free(self, roots: Axes) -> bool:
         """Whether nothing is known of several roots but what they were multiplied with."""
-        relations, root = self.whole.relations, self.whole.relations.root
-        bound = {axis for product in self.products.values() for axis in (*product.left, *product.right)}
-        bound |= {*self.whole.kept, *self.whole.inputs}
-        bound |= {axis for equation in self.equations.values() for axis, _ in equation.terms}
-        bound |= {root(axis) for axis, _ in relations.whole} | {
-            root(axis) for axis, size in relations.least if size > 1
-        }
-        return len(roots) > 1 and bound.isdisjoint(roots) and len({*roots}) == len(roots)
+        products, equations = self.products.values(), self.equations.values()
+        return (
+            len({*roots}) == len(roots) > 1
+            and not any(root in self.whole.bound or root in self.whole.kept for root in roots)
+            and not any(root in (*product.left, *product.right) for product in products for root in roots)
+            and not any(root == axis for equation in equations for axis, _ in equation.terms for root in roots)
+        )
 
 
 def _divided_by(roots: Axes, wholes: Axes) -> dict[int, tuple[int, ...]]:
@@ -494,11 +495,11 @@ def groups_of(relations: Relations, inputs: Collection[int] = ()) -> Groups:
     tie_splits(relations)
     root = relations.root
     equations, products = distinct_equations(relations), distinct_products(relations)
-    input_roots = {root(dimension) for dimension in inputs}
-    summed = summed_roots(relations, equations, products, input_roots)
-    merged = merged_roots(relations, equations, products, input_roots)
+    bound = _bound_roots(relations, inputs)
+    summed = summed_roots(relations, equations, products, bound)
+    merged = merged_roots(relations, equations, products, bound)
     roots = sorted({root(dimension) for dimension in range(len(relations.sizes))} - merged.keys() - summed.keys())
-    working = Offsets(relations, equations, products, inputs=input_roots)
+    working = Offsets(relations, equations, products, bound=bound)
     for dimension, (reason, where) in relations.kept.items():
         working.keep([root(dimension)], reason, where)
     working.settle(roots)

@@ -111,14 +111,14 @@ def shrink(
         attempt = _Attempt.of(_Work.of(module), wanted, kept, limit)
         if attempt.work.devices > 1 and not attempt.fits(limit):
             attempt, refused = _with_fewer_devices(module, attempt, wanted, kept, limit)
-        if not attempt.fits(limit):
-            with suppress(HloError):
-                attempt = min(attempt, attempt.with_ones(limit), key=lambda one: one.excess(limit))
     else:
         attempts = _attempts(fewer_devices(module, fewer), wanted, kept, limit)
         attempt = first = next(attempts)
         if not first.fits(limit):
             attempt = next((other for other in attempts if other.fits(limit)), first)
+    if not attempt.fits(limit):
+        with suppress(HloError):
+            attempt = min(attempt, attempt.with_ones(limit), key=lambda one: one.excess(limit))
     if attempt.fits(limit):
         return attempt.work.shrinkage(attempt.candidate)
     raise _too_large(attempt, limit, refused)

@@ -135,11 +135,18 @@ class KnownBounds(dict[int, Bound]):
     """The error bounds of nodes' elements, which are found again where they are not kept."""
 
     byte_size = 0
-    """What has been kept since they were last left out; of those that two states share, each counts all."""
+    """What they take; of those that two states share, each counts all."""
 
     def __setitem__(self, node: int, bound: Bound) -> None:
+        self.leave_out(node)
         super().__setitem__(node, bound)
-        self.byte_size += bound.value.nbytes if isinstance(bound, Windowed) else bound.nbytes
+        self.byte_size += _byte_size(bound)
+
+    def leave_out(self, node: int) -> None:
+        """Forget those of a node, if they are known."""
+        bound = self.pop(node, None)
+        if bound is not None:
+            self.byte_size -= _byte_size(bound)
 
     def copy(self) -> KnownBounds:
         made = KnownBounds(self)
@@ -151,6 +158,10 @@ class KnownBounds(dict[int, Bound]):
         if self.byte_size > most:
             self.clear()
             self.byte_size = 0
+
+
+def _byte_size(bound: Bound) -> int:
+    return bound.value.nbytes if isinstance(bound, Windowed) else bound.nbytes
 
 
 @define(eq=False)
@@ -222,9 +233,9 @@ class Replay:
         self.users = graph.users()
         self._numbers = graph.columns.array
         """Of the arrays that were recorded, by node."""
-        room = graph.arrays.room
-        self._most_bytes = _MOST_BYTES if room is None else min(_MOST_BYTES, room // 8)
-        """What the bounds that one state knows may take."""
+        most_bytes = graph.arrays.most_bytes
+        self._most_bytes = _MOST_BYTES if most_bytes is None else min(_MOST_BYTES, most_bytes // 8)
+        """What the bounds that one state knows may take. To find them again is work, which depends on no machine."""
 
     def _recorded(self, node: Node, held: Held) -> Held:
         """What the node had in the run, where another array of its shape holds the same numbers."""
@@ -449,7 +460,7 @@ class Replay:
     def _settle(self, state: State, node: Node, held: Held, chain: Chain, made_of: frozenset[int]) -> None:
         number = node.number
         state.chains[number] = chain
-        state.bounds.pop(number, None)
+        state.bounds.leave_out(number)
         if isinstance(held, Kept) and self.is_recorded(state.raw, number):
             same = None if state.takes_roundings_back else self.index.likeliest_of(held.digest, node, made_of)
             if same is not None and held.number == self._numbers[number] and self.is_recorded(state.values, number):
@@ -487,7 +498,7 @@ class Replay:
         state.values[number] = held
         if state.matches.is_known(number):
             # Nothing inherits them.
-            state.bounds.pop(number, None)
+            state.bounds.leave_out(number)
         if match.is_in_order and replacement.dtype == held.dtype:
             self.index.note(match.node)
 
