@@ -137,10 +137,10 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         use.keep([axes[-1] for axes, tile in sides if len(tile) > 1 and use.size(axes[-1]) == tile[-1]], reason)
         relate_reshape(use, ours, theirs)
     elif (
-        is_whole
+        have_equal_sizes(use.operands[0].array, use.result.array)
         and left[1:] == right[1:]
         and (left == right or len(left) < 2)
-        and all(_has_whole_tiles(use, axes, tile, alike) for axes, tile in sides)
+        and all(_has_tiles(use, axes, tile, alike, is_whole) for axes, tile in sides)
     ):
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
         first, second = (_physical(use, axes, tile, alike, reason) for axes, tile in sides)
@@ -188,9 +188,12 @@ def _lies_in_rows(use: Relating, axes: list[int], tile: Dimensions) -> bool:
     return len(tile) == 2 and tile[0] == 1 and prod(sizes[:-1]) == 1
 
 
-def _has_whole_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> bool:
+def _has_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int, is_whole: bool) -> bool:
+    """Whether tiled dimensions are whole tiles, or those that are not are larger than one, padded on this side only."""
     tiled = zip(axes[len(axes) - len(tile) : len(axes) - alike], tile[: len(tile) - alike], strict=False)
-    return len(axes) >= len(tile) and all(size > 0 and use.size(axis) % size == 0 for axis, size in tiled)
+    return len(axes) >= len(tile) and all(
+        size > 0 and (use.size(axis) % size == 0 or (not is_whole and use.size(axis) > size)) for axis, size in tiled
+    )
 
 
 def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, reason: str) -> list[int]:
@@ -200,8 +203,11 @@ def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, reas
     use.keep(blocks, reason)
     counts = []
     for axis, block in zip(axes[before:after], blocks, strict=True):
-        (count,) = use.relations.new((use.size(axis) // use.size(block),))
-        use.multiple(axis, count)
+        (count,) = use.relations.new((-(-use.size(axis) // use.size(block)),))
+        if use.size(axis) % use.size(block):
+            use.equation({axis: 1, count: -use.size(block)})
+        else:
+            use.multiple(axis, count)
         counts.append(count)
     return [*axes[:before], *counts, *blocks]
 

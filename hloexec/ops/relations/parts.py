@@ -58,7 +58,11 @@ def relate_reshape(use: Relating, left: Axes | Sequence[int], right: Sequence[in
         return
     for first, second in matching_groups(ours, theirs):
         group = [left[number] for number in first], [right[number] for number in second]
-        if kept is None or len(first) == len(second) == 1:
+        sizes = [[use.size(axis) for axis in side] for side in group]
+        if kept is None and sorted(sizes[0]) == sorted(sizes[1]) and len({*sizes[0]}) == len(sizes[0]):
+            # [400, 800] read as [800, 400] stays that.
+            use.same(group[0], [group[1][sizes[1].index(size)] for size in sizes[0]])
+        elif kept is None:
             use.product(*group)
         else:
             use.keep((*group[0], *group[1]), kept)
@@ -89,7 +93,8 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
     """How a part of a dimension grows with the whole.
 
     A share starts and ends at fixed fractions of it; where a dimension is trimmed, fixed numbers of elements are left
-    out at its ends; a piece has a fixed size. Else it is unclear, and nothing may change.
+    out at its ends; a piece has a fixed size. At one end of it may be the half or third of one element more or fewer,
+    as of the 2n - 1 distances between n positions. Else it is unclear, and nothing may change.
     """
     if size == whole:
         return "whole"
@@ -98,7 +103,14 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
         return "share"
     if _is_trimmed(whole, size):
         return "trim"
-    return "piece" if size <= 1 or 4 * size <= whole else "unclear"
+    if size <= 1 or 4 * size <= whole:
+        return "piece"
+    return "about a share" if start in (0, whole - size) and _about_times(whole, size) else "unclear"
+
+
+def _about_times(whole: int, size: int) -> int | None:
+    """How often a size is in one that is one smaller or larger than a multiple of it."""
+    return next(((whole + one) // size for one in (1, -1) if size >= _LEAST_TRIMMED and (whole + one) % size == 0), None)
 
 
 def _is_trimmed(whole: int, size: int) -> bool:
@@ -126,6 +138,8 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
     elif kind == "piece":
         use.keep([part], "it is a piece of fixed size of a larger dimension")
         use.at_least(whole, full - start if _is_at_end(full, start, size) else start + size)
+    elif kind == "about a share" and (times := _about_times(full, size)):
+        use.equation({whole: 1, part: -times})
     else:
         use.keep([whole, part], f"what part of it {start}:{start + size} is, of {full}, is unclear")
 
@@ -138,6 +152,7 @@ def relate_slice(use: Relating, whole: int, part: int, start: int) -> None:
 def relate_slices(relations: Relations) -> None:
     """Slices that lie side by side and make up a dimension are shares of it, where one alone would be unclear; of
     what is put together of arrays, those that begin and end where these do are the arrays, whatever their sizes."""
+    whole_again = _tie_reassembled(relations)
     slices_by_root, sums_by_root = defaultdict(list), defaultdict(list)
     for entry in relations.slices:
         slices_by_root[relations.root(entry[1])].append(entry)
@@ -146,10 +161,30 @@ def relate_slices(relations: Relations) -> None:
     counting = {relations.root(dimension) for position in relations.positions for dimension in position.dimensions}
     for root in {**slices_by_root, **sums_by_root}:
         slices, sums = slices_by_root[root], sums_by_root[root]
-        if root in counting or not _relate_layout(relations, sums, slices):
+        is_counted = root in counting and root not in map(relations.root, whole_again)
+        if is_counted or not _relate_layout(relations, sums, slices):
             for use, total, parts in sums:
                 _relate_sum(use, total, parts)
             _relate_stretches(relations, slices)
+
+
+def _tie_reassembled(relations: Relations) -> list[int]:
+    """What is put together of all slices of a dimension, in their order, is that dimension; the dimensions that are."""
+    reassembled = []
+    places = defaultdict(set)
+    for _, whole, part, start in relations.slices:
+        places[relations.root(part)].add((relations.root(whole), start))
+    for _, total, parts in relations.joined:
+        starts = accumulate((relations.sizes[part] for part in parts), initial=0)
+        wholes = [
+            {whole for whole, begin in places[relations.root(part)] if begin == start}
+            for part, start in zip(parts, starts, strict=False)
+        ]
+        for whole in set.intersection(*wholes) if wholes else ():
+            if relations.sizes[whole] == relations.sizes[total]:
+                relations.tie(whole, total)
+                reassembled.append(total)
+    return reassembled
 
 
 def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequence[Slice]) -> bool:
@@ -218,6 +253,8 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
     kind = _kind_of_part(whole, start, size)
     if kind == "share":
         return start * new_whole // whole
+    if kind == "about a share":
+        return new_whole - new_size if start else 0
     return new_whole - (whole - start) if kind == "piece" and _is_at_end(whole, start, size) else start
 
 
