@@ -24,7 +24,7 @@ from hloexec.ops.common import array_shape, flags, require, reshaped, shape_of
 from hloexec.ops.movement.columns import physical_columns, physical_demand
 from hloexec.ops.movement.dynamic_shapes import completed, part, reshaped_extents
 from hloexec.ops.registry import MemoryOrder, opcode
-from hloexec.ops.relations import Relating, Resizing, relate_bytes, relate_part, relate_reshape
+from hloexec.ops.relations import LANES, Relating, Resizing, relate_bytes, relate_part, relate_reshape
 from hloexec.ops.traits import Probe
 
 _COMBINED = -1
@@ -60,8 +60,10 @@ class Bitcast:
             [value.axes[dimension] for dimension in _major_to_minor(value.array)] for value in (source, result)
         )
         if source.array.element_type.bits != result.array.element_type.bits:
+            _keep_lanes(use, ours, theirs)
             relate_bytes(use, ours, theirs)
         elif _drops_padding(source.array, result.array):
+            _relate_padding(use, ours[-1], theirs[-1])
             for whole, part_ in zip(ours, theirs, strict=True):
                 relate_part(use, whole, part_, 0)
         elif _tiles(source.array) or _tiles(result.array):
@@ -115,13 +117,44 @@ class Bitcast:
         return _major_to_minor(shape)
 
 
+_TILED = "its layout has tiles"
+
+
+def _keep_lanes(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> None:
+    """Rows of tiles stay as long as they are where the last dimensions differ, of which some may be padding."""
+    tiles = [tile for value in (use.operands[0], use.result) for tile in _tiles(value.array)]
+    last = [[use.size(axis) for axis in axes[-1:]] for axes in (ours, theirs)]
+    if tiles and last[0] != last[1] and prod(map(use.size, ours)) > 1:
+        use.keep([use.relations.lanes_of_tiles()], _TILED)
+
+
+def _relate_padding(use: Relating, whole: int, part: int) -> None:
+    """What is left out of rows is less than a row of a tile, and stays that."""
+    size, left_out, lanes = use.size(whole), use.size(whole) - use.size(part), use.relations.lanes_of_tiles()
+    if size % LANES == 0:
+        (count,) = use.relations.new((size // LANES,))
+        use.product([whole], [count, lanes])
+        use.at_least(lanes, left_out + 1)
+    elif left_out and size < LANES:
+        use.at_least(lanes, size)
+    elif left_out:
+        use.keep([lanes], _TILED)
+
+
+def _keep_tile(use: Relating, axis: int) -> None:
+    """A dimension of a tile: rows may become shorter, in all tiles of the module."""
+    if use.size(axis) % LANES:
+        use.keep([axis], _TILED)
+    else:
+        use.multiple(axis, use.relations.lanes_of_tiles())
+
+
 def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> None:
     """Dimensions from major to minor, of which the last ones are tiled.
 
     Where rows stay rows, it is a reshape at other sizes, too. Else the numbers of whole tiles may change, which come
     before the tiles in physical order.
     """
-    reason = "its layout has tiles"
     left, right = _tiles(use.operands[0].array), _tiles(use.result.array)
     sides = [(list(ours), left[0] if left else ()), (list(theirs), right[0] if right else ())]
     alike = 0
@@ -134,7 +167,9 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
         relate_reshape(use, ours[: len(ours) - alike], theirs[: len(theirs) - alike])
     elif is_whole and max(len(left), len(right)) < 2 and all(_lies_in_rows(use, axes, tile) for axes, tile in sides):
-        use.keep([axes[-1] for axes, tile in sides if len(tile) > 1 and use.size(axes[-1]) == tile[-1]], reason)
+        for axes, tile in sides:
+            if len(tile) > 1 and use.size(axes[-1]) == tile[-1]:
+                _keep_tile(use, axes[-1])
         relate_reshape(use, ours, theirs)
     elif (
         have_equal_sizes(use.operands[0].array, use.result.array)
@@ -143,13 +178,14 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         and all(_has_tiles(use, axes, tile, alike, is_whole) for axes, tile in sides)
     ):
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
-        first, second = (_physical(use, axes, tile, alike, reason) for axes, tile in sides)
+        first, second = (_physical(use, axes, tile, alike) for axes, tile in sides)
         relate_reshape(use, first, second)
     elif is_whole and min(len(ours), len(theirs)) == 1:
         # All of it as numbers in a row, in whatever order: blocks of rows are neighbours, with tiles and without.
         relate_reshape(use, ours, theirs)
     else:
-        relate_reshape(use, ours, theirs, reason)
+        _keep_lanes(use, ours, theirs)
+        relate_reshape(use, ours, theirs, _TILED)
 
 
 def _drops_padding(source: ArrayShape, result: ArrayShape) -> bool:
@@ -196,18 +232,21 @@ def _has_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int, is_
     )
 
 
-def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, reason: str) -> list[int]:
+def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> list[int]:
     """Dimensions as they lie in memory, but for the last ones: those before the tiled ones, numbers of tiles, tiles."""
     before, after = len(axes) - len(tile), len(axes) - alike
     blocks = use.relations.new(tile[: after - before])
-    use.keep(blocks, reason)
     counts = []
     for axis, block in zip(axes[before:after], blocks, strict=True):
         (count,) = use.relations.new((-(-use.size(axis) // use.size(block)),))
+        _keep_tile(use, block)
         if use.size(axis) % use.size(block):
+            use.keep([block], _TILED)
             use.equation({axis: 1, count: -use.size(block)})
-        else:
+        elif use.size(block) % LANES:
             use.multiple(axis, count)
+        else:
+            use.product([axis], [count, block])
         counts.append(count)
     return [*axes[:before], *counts, *blocks]
 

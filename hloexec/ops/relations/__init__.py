@@ -22,6 +22,7 @@ from hloexec.ops.relations.parts import (
     resized_windows,
 )
 from hloexec.ops.relations.rules import (
+    LANES,
     Axes,
     Equation,
     Place,
@@ -38,6 +39,7 @@ from hloexec.ops.relations.rules import (
 )
 
 __all__ = [
+    "LANES",
     "Axes",
     "Equation",
     "GroupSizes",

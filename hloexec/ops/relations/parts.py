@@ -94,7 +94,8 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
 
     A share starts and ends at fixed fractions of it; where a dimension is trimmed, fixed numbers of elements are left
     out at its ends; a piece has a fixed size. At one end of it may be the half or third of one element more or fewer,
-    as of the 2n - 1 distances between n positions. Else it is unclear, and nothing may change.
+    as of the 2n - 1 distances between n positions, or the n + 1 frequencies of 2n. Else it is unclear, and nothing may
+    change.
     """
     if size == whole:
         return "whole"
@@ -109,8 +110,9 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
 
 
 def _about_times(whole: int, size: int) -> int | None:
-    """How often a size is in one that is one smaller or larger than a multiple of it."""
-    return next(((whole + one) // size for one in (1, -1) if size >= _LEAST_TRIMMED and (whole + one) % size == 0), None)
+    """How often a size fits into one that would be a multiple of it if either were one smaller or larger."""
+    times = round(whole / size)
+    return times if size >= _LEAST_TRIMMED and abs(whole - times * size) in (1, times) else None
 
 
 def _is_trimmed(whole: int, size: int) -> bool:

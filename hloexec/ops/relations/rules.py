@@ -19,6 +19,9 @@ Axes: TypeAlias = Dimensions
 Place: TypeAlias = tuple[str, str]
 """The names of a computation and of one of its instructions."""
 
+LANES = 128
+"""Of a TPU: rows of the tiles in its layouts have so many elements, or a multiple."""
+
 
 @frozen
 class Relating:
@@ -426,6 +429,8 @@ class Relations:
     """Dimensions that are sizes of windows; no array has them."""
     to_one: set[int] = attrs.field(factory=set)
     """Dimensions that may become 1."""
+    lanes: int | None = None
+    """Where tiles of layouts have relations to other dimensions, the length of their rows."""
     aligned: UnionFind = attrs.field(factory=lambda: UnionFind())
     """Dimensions along which operations on elements put arrays side by side: there, elements are in the same order."""
     _same: UnionFind = attrs.field(factory=lambda: UnionFind())
@@ -438,6 +443,12 @@ class Relations:
         self._same.extend(len(numbers))
         self.aligned.extend(len(numbers))
         return numbers
+
+    def lanes_of_tiles(self) -> int:
+        """The length of rows of tiles as a dimension, 128 on a TPU; longer rows are multiples of it."""
+        if self.lanes is None:
+            (self.lanes,) = self.new((LANES,))
+        return self.lanes
 
     def add_equation(self, terms: tuple[tuple[int, int], ...], constant: int, where: Place) -> None:
         self.equations.append(Equation(terms, constant, where))

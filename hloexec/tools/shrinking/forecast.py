@@ -1,10 +1,17 @@
-"""What arrays take that are alive at once, at several sizes: a forecast of what a run takes, which its plan says."""
+"""What arrays take that are alive at once, at several sizes: a forecast of what a run takes, which its plan says.
+
+How long a run takes beside its contractions, from how many arrays it makes and how large they are.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import TypeAlias
+
+import attrs
 
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes
@@ -18,6 +25,10 @@ _Array: TypeAlias = tuple[int, tuple[int, ...]]
 
 NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.PART)
 """What these give was there before."""
+
+_PER_ARRAY, _PER_ELEMENT = 200_000, 50
+"""What it takes to run one kernel, and for each element that it computes, in operations of a contraction: microseconds
+and nanoseconds."""
 
 
 @frozen
@@ -37,13 +48,23 @@ class Forecast:
     """All kinds of arrays, numbered."""
     _steps: dict[str, list[_Step]]
     """By computation, callees first."""
+    _runs: Counter[int] = attrs.field(factory=Counter)
+    """By kind of array, how many are made on one device."""
 
     @classmethod
     def of(cls, module: Module, dimensions: Dimensions) -> Forecast:
         forecast = cls(dimensions, {}, {})
-        for name in run_counts(module):
-            forecast._steps[name] = forecast._schedule(module.by_name[name])
+        for name, runs in run_counts(module).items():
+            steps = forecast._steps[name] = forecast._schedule(module.by_name[name])
+            for array in chain.from_iterable(step.made for step in steps):
+                forecast._runs[array] += runs
         return forecast
+
+    def operations(self, sizes: Mapping[int, int]) -> int:
+        """What one device takes for all arrays that it computes, in operations of a contraction."""
+        before = self.dimensions.relations.sizes
+        counts = [prod(sizes.get(root, before[root]) for root in roots) for _, roots in self._arrays]
+        return sum(runs * (_PER_ARRAY + _PER_ELEMENT * counts[array]) for array, runs in self._runs.items())
 
     def live_bytes(self, sizes: Mapping[int, int]) -> int:
         """The most bytes at once on one device, inputs aside, for new sizes of roots."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -32,7 +33,7 @@ from hloexec.language.verifier.shapes import share_a_buffer
 from hloexec.ops.attributes import Grammar, attribute_fields
 from hloexec.ops.costs import contraction_of
 from hloexec.ops.registry import Role, entry_of, find_opcode, role_of
-from hloexec.ops.relations import Place, Resizing, Value
+from hloexec.ops.relations import LANES, Place, Resizing, Value
 from hloexec.ops.traits import Index
 from hloexec.tools.shrinking.devices.arrangements import AxisChange
 from hloexec.tools.shrinking.dimensions import Dimensions, resized_literal
@@ -59,6 +60,22 @@ def _resized_array(
 ) -> ArrayShape:
     root = dimensions.relations.root
     new_sizes = tuple(sizes.get(root(axis), size) for axis, size in zip(axes, shape.dimensions, strict=True))
+    return _with_lanes(shape, _lanes(dimensions, sizes), new_sizes)
+
+
+def _lanes(dimensions: Dimensions, sizes: Mapping[int, int]) -> int:
+    """The length of the rows of tiles for new sizes of roots."""
+    lanes = dimensions.relations.lanes
+    return LANES if lanes is None else sizes.get(dimensions.relations.root(lanes), LANES)
+
+
+def _with_lanes(shape: ArrayShape, lanes: int, new_sizes: tuple[int, ...]) -> ArrayShape:
+    """The shape with new sizes, and rows of tiles of a new length."""
+    if shape.layout is not None and shape.layout.tiles and lanes != LANES:
+        tiles = tuple(
+            tuple(size // LANES * lanes if size % LANES == 0 else size for size in tile) for tile in shape.layout.tiles
+        )
+        return attrs.evolve(shape, dimensions=new_sizes, layout=attrs.evolve(shape.layout, tiles=tiles))
     return shape if new_sizes == shape.dimensions else attrs.evolve(shape, dimensions=new_sizes)
 
 
@@ -153,7 +170,7 @@ class _Rewriting:
         if entry is not None and entry.role is Role.LIBRARY and entry.resize is not None:
             change = entry.resize(change)
         literal = self.literals.get((computation.name, instruction.name))
-        attributes = _attributes(instruction, change, literal)
+        attributes = _attributes(instruction, change, literal, _lanes(self.dimensions, self.sizes))
         return attrs.evolve(
             instruction,
             shape=change.new_result,
@@ -164,7 +181,7 @@ class _Rewriting:
         )
 
 
-def _attributes(instruction: Instruction, change: Resizing, given: Literal | None) -> Any:
+def _attributes(instruction: Instruction, change: Resizing, given: Literal | None, lanes: int) -> Any:
     entry = find_opcode(instruction.opcode)
     attributes = change.attributes
     if entry is None or attributes is None:
@@ -179,12 +196,12 @@ def _attributes(instruction: Instruction, change: Resizing, given: Literal | Non
     for field in attribute_fields(type(attributes)).values():
         if field.grammar is Grammar.SHAPE_LIST and getattr(attributes, field.field):
             stated = getattr(attributes, field.field)
-            changes[field.field] = tuple(map(_in_layout_of, stated, change.new_operands))
+            changes[field.field] = tuple(map(partial(_in_layout_of, lanes=lanes), stated, change.new_operands))
     return attrs.evolve(attributes, **changes) if changes else attributes
 
 
-def _in_layout_of(stated: Shape, shape: Shape) -> Shape:
-    """A stated shape with the sizes of another."""
+def _in_layout_of(stated: Shape, shape: Shape, lanes: int) -> Shape:
+    """A stated shape with the sizes of another, and rows of tiles of a new length."""
 
     def parts(node: tuple[Shape, Shape]) -> list[tuple[Shape, Shape]] | None:
         ours, theirs = map(elements_of, node)
@@ -196,7 +213,7 @@ def _in_layout_of(stated: Shape, shape: Shape) -> Shape:
             return ours
         if isinstance(ours, BufferShape) or isinstance(theirs, BufferShape):
             return theirs
-        return attrs.evolve(ours, dimensions=theirs.dimensions)
+        return _with_lanes(ours, lanes, theirs.dimensions)
 
     return fold((stated, shape), parts, leaf, tuple_shape)
 
@@ -212,9 +229,10 @@ def rewritten(
     if layout is None:
         return resized
     entry = resized.entry
-    parameters = tuple(map(_in_layout_of, layout.parameters, entry.parameter_shapes))
+    in_layout = partial(_in_layout_of, lanes=_lanes(dimensions, sizes))
+    parameters = tuple(map(in_layout, layout.parameters, entry.parameter_shapes))
     return attrs.evolve(
-        resized, entry_computation_layout=EntryLayout(parameters, _in_layout_of(layout.result, entry.result_shape))
+        resized, entry_computation_layout=EntryLayout(parameters, in_layout(layout.result, entry.result_shape))
     )
 
 

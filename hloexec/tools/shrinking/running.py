@@ -66,7 +66,7 @@ def _with_count(loop: Instruction, count: int) -> Instruction:
 
 
 DEFAULT_BYTES = 2 << 30
-_MOST_FLOPS = 10**13
+_MOST_OPERATIONS = 10**13
 """Minutes of a few cores."""
 _STEPS_PER_BIT = 2
 _COARSE_STEPS = 4
@@ -153,7 +153,7 @@ class _Attempt:
 
     def excess(self, limit: int | None) -> float:
         """By how much it is too large; at most 1 where it fits."""
-        return max(self.candidate.total_bytes / (limit or 1), self.candidate.draft.flops / _MOST_FLOPS)
+        return max(self.candidate.total_bytes / (limit or 1), self.candidate.draft.operations / _MOST_OPERATIONS)
 
     def require_kept(self) -> None:
         """InputError where a size that should stay does not, as it is a product of others and the number of devices."""
@@ -237,8 +237,8 @@ def _too_large(attempt: _Attempt, limit: int | None, refused: HloError | None) -
     lines += [] if refused is None else [f"  the number of devices: {truncated(first_line(refused.message), _LONGEST)}"]
     error = ResourceError(
         f"module {work.module.name} cannot shrink to {limit} bytes: with its smallest sizes{devices}, its inputs take "
-        f"{draft.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and {draft.flops} "
-        "operations." + (" What holds it up:\n" + "\n".join(lines) if lines else "")
+        f"{draft.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and as long "
+        f"as {draft.operations} operations." + (" What holds it up:\n" + "\n".join(lines) if lines else "")
     )
     error.smallest = work.shrinkage(candidate, holding)
     return error
@@ -283,6 +283,9 @@ class _Draft:
     sizes: Mapping[int, int]
     argument_bytes: int
     flops: int
+    """Of contractions."""
+    operations: int
+    """Those, and what all else takes as long as."""
     live_bytes: int
 
     def taken(self) -> int:
@@ -291,11 +294,11 @@ class _Draft:
 
     def may_fit(self, limit: int | None) -> bool:
         """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
-        return _fits(self.argument_bytes, self.flops, limit)
+        return _fits(self.argument_bytes, self.operations, limit)
 
     def is_likely(self, limit: int, share: float) -> bool:
         """Whether it fits if a run takes this share of what is alive at once."""
-        return _fits(self.argument_bytes + int(share * self.live_bytes), self.flops, limit)
+        return _fits(self.argument_bytes + int(share * self.live_bytes), self.operations, limit)
 
 
 @frozen(eq=False)
@@ -310,7 +313,7 @@ class _Candidate:
         return self.draft.argument_bytes + (self.peak_bytes or 0)
 
     def fits(self, limit: int | None) -> bool:
-        return _fits(self.total_bytes, self.draft.flops, limit)
+        return _fits(self.total_bytes, self.draft.operations, limit)
 
 
 def _top(solver: Solver) -> int:
@@ -318,8 +321,8 @@ def _top(solver: Solver) -> int:
     return max(ceil(log2(max(solver.largest.values(), default=1))), _SMALLEST_BITS + 1) * _STEPS_PER_BIT
 
 
-def _fits(size: int, flops: int, limit: int | None) -> bool:
-    return limit is None or (size <= limit and flops <= _MOST_FLOPS)
+def _fits(size: int, operations: int, limit: int | None) -> bool:
+    return limit is None or (size <= limit and operations <= _MOST_OPERATIONS)
 
 
 @frozen(eq=False, slots=False)
@@ -542,7 +545,9 @@ class _Work:
         sizing = self._solved(solver, bound)
         sizes, workload = sizing.sizes(self.groups, self.dimensions.relations), self.workload
         live_bytes = self.forecast.live_bytes(sizes) * workload.devices
-        return _Draft(sizing, sizes, workload.argument_bytes(sizes), workload.flops(sizes), live_bytes)
+        flops = workload.flops(sizes)
+        operations = flops + self.forecast.operations(sizes) * workload.devices
+        return _Draft(sizing, sizes, workload.argument_bytes(sizes), flops, operations, live_bytes)
 
     def _candidate(self, draft: _Draft) -> _Candidate:
         sizes = draft.sizes
