@@ -443,6 +443,8 @@ class Group:
     """The unit may not become smaller."""
     is_divided: bool
     """Whether it is part of a product, so that the factor has to divide the unit; else the new unit may be any."""
+    has_lanes: bool = False
+    """Whether rows of tiles are as long, which a compiler chose."""
 
     def sizes(self, unit: int) -> dict[int, int]:
         """The new sizes of the roots for a new unit."""
@@ -590,6 +592,7 @@ def _assembled(
                 least=min(least, unit),
                 lowest=min(lowest, unit),
                 is_divided=numbers[first] in divided,
+                has_lanes=relations.lanes is not None and relations.root(relations.lanes) in roots,
             )
         )
     return Groups(groups, products, of_root, merged, working.kept)
