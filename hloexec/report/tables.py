@@ -118,7 +118,7 @@ def _facts(summary: Summary) -> RenderableType:
         ("constants", count_text(summary.constants) + elided),
     ]
     if summary.loops:
-        unknown = f", {summary.loops_without_trip_count} without a stated trip count"
+        unknown = f", {summary.loops_without_trip_count} without a known trip count"
         facts.append(("loops", count_text(summary.loops) + (unknown if summary.loops_without_trip_count else "")))
     table = plain_table(has_header=False)
     table.add_column(style="dim", no_wrap=True)

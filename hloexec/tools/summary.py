@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from hloexec.analysis.trip_counts import loop_trips
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module, Shape, flat_shapes
 from hloexec.core.structs import frozen, told
 from hloexec.engine.devices.topology import device_counts
 from hloexec.engine.plan.program import Requirement, remedy_for, unsupported
 from hloexec.language.verifier import Note, verify
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.costs import Contraction, contraction_of, trip_count_of
+from hloexec.ops.costs import Contraction, contraction_of
 from hloexec.ops.registry import Role, role_of
 
 
@@ -36,7 +37,7 @@ class ContractionSummary:
     instructions: int
     """How many instructions there are."""
     runs: int
-    """How often they run, as far as loops state it."""
+    """How often they run, as far as that is known of loops."""
     flops: int
     """Operations in all their runs."""
     byte_count: int
@@ -48,8 +49,8 @@ class Summary:
     """What `summarize` finds.
 
     Histograms map names to numbers of instructions, largest first. FLOPs count each contraction as often as it runs on
-    one device, with the trip counts that while loops state; `loops_without_trip_count` of them state none and count as
-    one iteration.
+    one device, with the trip counts that while loops state or that follow from constants; `loops_without_trip_count`
+    of them have none that is known, and count as one iteration.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Summary:
     loops: int
     """How many loops there are."""
     loops_without_trip_count: int
-    """How many loops do not state how often they run."""
+    """Of how many loops it is not known how often they run."""
     constants: int
     """How many constants there are."""
     elided_constants: int
@@ -130,7 +131,7 @@ class ComputationSummary:
     instructions: int
     """How many instructions there are."""
     runs: int
-    """How often it runs, as far as loops state it."""
+    """How often it runs, as far as that is known of loops."""
     flops: int
     """Operations of contractions on one device, in all their runs."""
     parameter_bytes: int
@@ -152,7 +153,12 @@ def summarize(module: Module) -> Summary:
     notes = verify(module)
     instructions = [instruction for computation in module for instruction in computation]
     literals = [instruction.attributes.literal for instruction in instructions if role_of(instruction) is Role.CONSTANT]
-    loops = [instruction for instruction in instructions if role_of(instruction) is Role.WHILE]
+    loops = [
+        (computation, instruction)
+        for computation in module
+        for instruction in computation
+        if role_of(instruction) is Role.WHILE
+    ]
     replica_count, num_partitions = device_counts(module)
     missing = tuple(unsupported(module))
     return Summary(
@@ -171,7 +177,7 @@ def summarize(module: Module) -> Summary:
         element_types=_histogram(Counter(_element_types(instructions))),
         contractions=_contractions(module),
         loops=len(loops),
-        loops_without_trip_count=sum(trip_count_of(loop) is None for loop in loops),
+        loops_without_trip_count=sum(loop_trips(module, computation, loop) is None for computation, loop in loops),
         constants=len(literals),
         elided_constants=sum(literal.is_elided for literal in literals if isinstance(literal, Literal)),
         unsupported=missing,
@@ -279,7 +285,8 @@ def run_counts(module: Module, entry: str | None = None) -> dict[str, int]:
 
 def _calls(module: Module, name: str) -> Iterator[tuple[str, int]]:
     """The computations that a computation calls, and how often per run of it."""
-    for instruction in module.by_name[name]:
-        trips = trip_count_of(instruction) if role_of(instruction) is Role.WHILE else 1
+    computation = module.by_name[name]
+    for instruction in computation:
+        trips = loop_trips(module, computation, instruction) if role_of(instruction) is Role.WHILE else 1
         for callee in computation_names(instruction.attributes):
             yield callee, 1 if trips is None else trips

@@ -1,21 +1,18 @@
 """What arrays take that are alive at once, at several sizes: a forecast of what a run takes, which its plan says.
 
-How long a run takes beside its contractions, from how many arrays it makes and how large they are.
+How long a run takes, as far as that can be said without one.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from math import prod
 from typing import TypeAlias
-
-import attrs
 
 from hloexec.analysis.calls import calls_of
 from hloexec.core.ir import Computation, Instruction, Module, leaf_shapes
 from hloexec.core.structs import define, frozen
+from hloexec.ops.costs import contraction_of
 from hloexec.ops.registry import Role, role_of
 from hloexec.tools.shrinking.dimensions import Dimensions
 from hloexec.tools.summary import run_counts
@@ -26,9 +23,32 @@ _Array: TypeAlias = tuple[int, tuple[int, ...]]
 NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.PART)
 """What these give was there before."""
 
-_PER_ARRAY, _PER_ELEMENT = 200_000, 50
-"""What it takes to run one kernel, and for each element that it computes, in operations of a contraction: microseconds
+_PER_KERNEL, _PER_ELEMENT = 200_000, 50
+"""What it takes to run a kernel, and for each element that it computes, in operations of contractions: microseconds
 and nanoseconds."""
+
+
+@frozen
+class Work:
+    """What one device does in a run, as often as loops say that they run."""
+
+    flops: int
+    """Operations of contractions."""
+    operations: int
+    """Those, and as many as would take as long as all else."""
+
+    @classmethod
+    def of(cls, module: Module) -> Work:
+        flops = others = 0
+        for name, runs in run_counts(module).items():
+            computation = module.by_name[name]
+            for instruction in computation:
+                if role_of(instruction) not in NO_ARRAYS:
+                    cost = contraction_of(instruction, [use.shape for use in computation.operands_of(instruction)])
+                    flops += 0 if cost is None else runs * cost.flops
+                    elements = sum(leaf.array_shape.element_count for _, leaf in leaf_shapes(instruction.shape))
+                    others += runs * (_PER_KERNEL + _PER_ELEMENT * elements)
+        return cls(flops, flops + others)
 
 
 @frozen
@@ -48,23 +68,13 @@ class Forecast:
     """All kinds of arrays, numbered."""
     _steps: dict[str, list[_Step]]
     """By computation, callees first."""
-    _runs: Counter[int] = attrs.field(factory=Counter)
-    """By kind of array, how many are made on one device."""
 
     @classmethod
     def of(cls, module: Module, dimensions: Dimensions) -> Forecast:
         forecast = cls(dimensions, {}, {})
-        for name, runs in run_counts(module).items():
-            steps = forecast._steps[name] = forecast._schedule(module.by_name[name])
-            for array in chain.from_iterable(step.made for step in steps):
-                forecast._runs[array] += runs
+        for name in run_counts(module):
+            forecast._steps[name] = forecast._schedule(module.by_name[name])
         return forecast
-
-    def operations(self, sizes: Mapping[int, int]) -> int:
-        """What one device takes for all arrays that it computes, in operations of a contraction."""
-        before = self.dimensions.relations.sizes
-        counts = [prod(sizes.get(root, before[root]) for root in roots) for _, roots in self._arrays]
-        return sum(runs * (_PER_ARRAY + _PER_ELEMENT * counts[array]) for array, runs in self._runs.items())
 
     def live_bytes(self, sizes: Mapping[int, int]) -> int:
         """The most bytes at once on one device, inputs aside, for new sizes of roots."""

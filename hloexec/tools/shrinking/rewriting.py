@@ -31,7 +31,6 @@ from hloexec.core.values import Described
 from hloexec.core.wording import argument, byte_text, plural
 from hloexec.language.verifier.shapes import share_a_buffer
 from hloexec.ops.attributes import Grammar, attribute_fields
-from hloexec.ops.costs import contraction_of
 from hloexec.ops.registry import Role, entry_of, find_opcode, role_of
 from hloexec.ops.relations import LANES, Place, Resizing, Value
 from hloexec.ops.traits import Index
@@ -40,7 +39,6 @@ from hloexec.tools.shrinking.dimensions import Dimensions, resized_literal
 from hloexec.tools.shrinking.fitting import FittedOperand
 from hloexec.tools.shrinking.grouping import Groups
 from hloexec.tools.shrinking.positions import ConstantChange
-from hloexec.tools.summary import run_counts
 
 
 def resized_shape(value: Value, dimensions: Dimensions, sizes: Mapping[int, int]) -> Shape:
@@ -81,7 +79,7 @@ def _with_lanes(shape: ArrayShape, lanes: int, new_sizes: tuple[int, ...]) -> Ar
 
 @frozen(eq=False)
 class Workload:
-    """A module's values and how often its computations run, to be measured at several sizes."""
+    """A module's values, to be measured at several sizes."""
 
     module: Module
     dimensions: Dimensions
@@ -107,23 +105,6 @@ class Workload:
         return self.devices * sum(
             resized_shape(values[parameter.name], self.dimensions, sizes).byte_size for parameter in entry.parameters
         )
-
-    def flops(self, sizes: Mapping[int, int]) -> int:
-        """Of all contractions, on all devices."""
-        total = 0
-        for name, runs in run_counts(self.module).items():
-            values = self.dimensions.values[name]
-            for instruction in self.module.by_name[name]:
-                if len(instruction.operands) < 2 or role_of(instruction) not in (Role.KERNEL, Role.CUSTOM_CALL):
-                    continue
-                operands = [
-                    resized_shape(values[operand], self.dimensions, sizes) for operand in instruction.operands[:2]
-                ]
-                shape = resized_shape(values[instruction.name], self.dimensions, sizes)
-                contraction = contraction_of(attrs.evolve(instruction, shape=shape), operands)
-                if contraction is not None:
-                    total += contraction.flops * runs
-        return total * self.devices
 
 
 @frozen(eq=False)

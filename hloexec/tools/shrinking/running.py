@@ -32,7 +32,7 @@ from hloexec.tools.shrinking.devices.arrangements import Arranging, FewerDevices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
 from hloexec.tools.shrinking.factors import factors_for
 from hloexec.tools.shrinking.fitting import fitted
-from hloexec.tools.shrinking.forecast import Forecast
+from hloexec.tools.shrinking.forecast import Forecast, Work
 from hloexec.tools.shrinking.grouping import Groups, groups_of, halvings
 from hloexec.tools.shrinking.holding import holding_sizes
 from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
@@ -153,7 +153,7 @@ class _Attempt:
 
     def excess(self, limit: int | None) -> float:
         """By how much it is too large; at most 1 where it fits."""
-        return max(self.candidate.total_bytes / (limit or 1), self.candidate.draft.operations / _MOST_OPERATIONS)
+        return max(self.candidate.total_bytes / (limit or 1), self.candidate.operations / _MOST_OPERATIONS)
 
     def require_kept(self) -> None:
         """InputError where a size that should stay does not, as it is a product of others and the number of devices."""
@@ -238,7 +238,7 @@ def _too_large(attempt: _Attempt, limit: int | None, refused: HloError | None) -
     error = ResourceError(
         f"module {work.module.name} cannot shrink to {limit} bytes: with its smallest sizes{devices}, its inputs take "
         f"{draft.argument_bytes} bytes, a run {candidate.peak_bytes or 0} beyond them and as long "
-        f"as {draft.operations} operations." + (" What holds it up:\n" + "\n".join(lines) if lines else "")
+        f"as {candidate.operations} operations." + (" What holds it up:\n" + "\n".join(lines) if lines else "")
     )
     error.smallest = work.shrinkage(candidate, holding)
     return error
@@ -282,10 +282,6 @@ class _Draft:
     sizing: Sizing
     sizes: Mapping[int, int]
     argument_bytes: int
-    flops: int
-    """Of contractions."""
-    operations: int
-    """Those, and what all else takes as long as."""
     live_bytes: int
 
     def taken(self) -> int:
@@ -293,12 +289,12 @@ class _Draft:
         return self.argument_bytes + self.live_bytes
 
     def may_fit(self, limit: int | None) -> bool:
-        """Whether inputs alone, and operations, are within the limits: a run and its plan say the rest."""
-        return _fits(self.argument_bytes, self.operations, limit)
+        """Whether inputs alone are within the limit: a run, its plan and its work say the rest."""
+        return limit is None or self.argument_bytes <= limit
 
     def is_likely(self, limit: int, share: float) -> bool:
         """Whether it fits if a run takes this share of what is alive at once."""
-        return _fits(self.argument_bytes + int(share * self.live_bytes), self.operations, limit)
+        return self.argument_bytes + share * self.live_bytes <= limit
 
 
 @frozen(eq=False)
@@ -307,22 +303,21 @@ class _Candidate:
     module: Module
     constants: list[ConstantChange]
     peak_bytes: int | None
+    flops: int
+    operations: int
+    """As many as all devices' work takes as long as."""
 
     @property
     def total_bytes(self) -> int:
         return self.draft.argument_bytes + (self.peak_bytes or 0)
 
     def fits(self, limit: int | None) -> bool:
-        return _fits(self.total_bytes, self.draft.operations, limit)
+        return limit is None or (self.total_bytes <= limit and self.operations <= _MOST_OPERATIONS)
 
 
 def _top(solver: Solver) -> int:
     """The bound under which every value may stay as it is, in steps."""
     return max(ceil(log2(max(solver.largest.values(), default=1))), _SMALLEST_BITS + 1) * _STEPS_PER_BIT
-
-
-def _fits(size: int, operations: int, limit: int | None) -> bool:
-    return limit is None or (size <= limit and operations <= _MOST_OPERATIONS)
 
 
 @frozen(eq=False, slots=False)
@@ -472,8 +467,8 @@ class _Work:
             argument_bytes_before=self.workload.argument_bytes({}) // self.workload.devices * self.devices,
             argument_bytes=draft.argument_bytes,
             peak_bytes=candidate.peak_bytes,
-            flops_before=self.workload.flops({}) // self.workload.devices * self.devices,
-            flops=draft.flops,
+            flops_before=Work.of(self.module).flops * self.devices,
+            flops=candidate.flops,
         )
 
     def _solved(self, solver: Solver, bound: float) -> Sizing:
@@ -545,9 +540,7 @@ class _Work:
         sizing = self._solved(solver, bound)
         sizes, workload = sizing.sizes(self.groups, self.dimensions.relations), self.workload
         live_bytes = self.forecast.live_bytes(sizes) * workload.devices
-        flops = workload.flops(sizes)
-        operations = flops + self.forecast.operations(sizes) * workload.devices
-        return _Draft(sizing, sizes, workload.argument_bytes(sizes), flops, operations, live_bytes)
+        return _Draft(sizing, sizes, workload.argument_bytes(sizes), live_bytes)
 
     def _candidate(self, draft: _Draft) -> _Candidate:
         sizes = draft.sizes
@@ -563,8 +556,9 @@ class _Work:
             module = self.fewer.applied(module)
         _require_valid(module)
         estimate = run_estimate(module, verify=False)
-        peak_bytes = None if estimate is None else estimate.bytes * self.workload.devices
-        return _Candidate(draft, module, constants, peak_bytes)
+        devices, work = self.workload.devices, Work.of(module)
+        peak_bytes = None if estimate is None else estimate.bytes * devices
+        return _Candidate(draft, module, constants, peak_bytes, work.flops * devices, work.operations * devices)
 
 
 def _likely_step(drafts: Callable[[int], _Draft], low: int, high: int, limit: int, share: float) -> int:
