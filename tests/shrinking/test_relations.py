@@ -330,3 +330,61 @@ def test_a_sum_in_two_rounds_is_divided_anew_where_its_rows_do_not_shrink_in_pro
     x = np.arange(batch * length * width, dtype=np.float32).reshape(batch, length, width) % 7
     (total,) = hloexec.run_devices(smaller, [[x]])
     assert (total == x[:, :-1].sum((0, 1))).all()
+
+
+def test_the_shift_of_relative_positions_shrinks() -> None:
+    """Of 2n - 1 distances for each of n queries, those to n keys, by reading rows of 2n as rows of n."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[4,400,799] parameter(0)
+  zero = f32[] constant(0)
+  padded = f32[4,400,800] pad(a, zero), padding=0_0x0_0x1_0
+  turned = f32[4,800,400] reshape(padded)
+  rest = f32[4,799,400] slice(turned), slice={[0:4], [1:800], [0:400]}
+  shifted = f32[4,400,799] reshape(rest)
+  ROOT r = f32[4,400,400] slice(shifted), slice={[0:4], [0:400], [0:400]}
+}
+""")
+    small = hloexec.shrink(module, dims={400: 8, 799: 15}).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    assert a.shape == (4, 8, 15)
+    expected = np.stack([a[:, query, 7 - query : 15 - query] for query in range(8)], 1)
+    np.testing.assert_array_equal(hloexec.run(small, a), expected)
+
+
+@pytest.mark.parametrize(("size", "times"), [(401, 2), (399, 2), (400, 2)])
+def test_a_part_that_is_about_a_share_shrinks_with_the_whole(size: int, times: int) -> None:
+    module = hloexec.parse(f"""HloModule m
+ENTRY main {{
+  a = f32[800] parameter(0)
+  first = f32[{size}] slice(a), slice={{[0:{size}]}}
+  last = f32[{size}] slice(a), slice={{[{800 - size}:800]}}
+  ROOT r = f32[{size}] add(first, last)
+}}
+""")
+    small = smallest(module)
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    result = hloexec.run(small, a)
+    assert len(a) < 50 and abs(len(a) - times * len(result)) <= times
+    np.testing.assert_array_equal(result, a[: len(result)] + a[-len(result) :])
+
+
+def test_what_is_fetched_in_slices_and_put_together_is_the_same_dimension() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[799,16] parameter(0)
+  first = f32[200,16] slice(a), slice={[0:200], [0:16]}
+  second = f32[200,16] slice(a), slice={[200:400], [0:16]}
+  third = f32[200,16] slice(a), slice={[400:600], [0:16]}
+  fourth = f32[199,16] slice(a), slice={[600:799], [0:16]}
+  again = f32[799,16] custom-call(first, second, third, fourth), custom_call_target="ConcatBitcast"
+  zero = f32[] constant(0)
+  ROOT r = f32[800,16] pad(again, zero), padding=0_1x0_0
+}
+""")
+    small = hloexec.shrink(module, dims={799: 7}).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    np.testing.assert_array_equal(hloexec.run(small, a), np.pad(a, ((0, 1), (0, 0))))

@@ -1,0 +1,98 @@
+"""Layouts with tiles: their rows become shorter where what is as long as they are has to."""
+
+import numpy as np
+import pytest
+
+import hloexec
+from tests.shrinking.smallest import assert_valid, sizes_of
+
+HEADS = """HloModule m, entry_computation_layout={(f32[400,1024]{1,0:T(8,128)})->f32[50,8,8,128]{3,1,2,0:T(8,128)}}
+ENTRY main {
+  a = f32[400,1024]{1,0:T(8,128)} parameter(0)
+  ROOT r = f32[50,8,8,128]{3,1,2,0:T(8,128)} bitcast(a)
+}
+"""
+"""Rows of 8 heads with 128 features each, as eight rows by eight heads."""
+
+
+def by_heads(a: np.ndarray, heads: int) -> np.ndarray:
+    rows, width = a.shape
+    return a.reshape(rows // 8, 8, heads, width // heads)
+
+
+@pytest.mark.parametrize(
+    ("dims", "width", "lanes"),
+    [({400: 16}, 1024, 128), ({1024: 256}, 256, 128), ({1024: 8}, 8, 4), ({1024: 32, 128: 16}, 32, 16)],
+)
+def test_rows_of_tiles_stay_where_they_can_and_else_become_shorter(
+    dims: dict[int, int], width: int, lanes: int
+) -> None:
+    small = hloexec.shrink(hloexec.parse(HEADS), dims=dims).module
+    assert_valid(small)
+    result = small.entry.root.shape
+    assert result.layout.tiles == ((8, lanes),)
+    assert small.entry_computation_layout.parameters[0].layout.tiles == ((8, lanes),)
+    assert sizes_of(small)["a"] == [(dims.get(400, 400), width)]
+    (a,) = hloexec.random_inputs(small)
+    np.testing.assert_array_equal(hloexec.run(small, a), by_heads(a, width // lanes))
+
+
+def test_a_share_of_a_row_of_tiles_holds_the_rest_in_proportion() -> None:
+    """A device has half a head of 128 features, so that 64 of them are its part of 1024."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[64,1024]{1,0:T(8,128)} parameter(0)
+  start = s32[] parameter(1)
+  zero = s32[] constant(0)
+  heads = f32[8,8,8,128]{3,1,2,0:T(8,128)} bitcast(a)
+  half = f32[8,8,1,64]{3,2,1,0} dynamic-slice(heads, zero, zero, zero, start), dynamic_slice_sizes={8,8,1,64}
+  ROOT r = f32[8,8,64] reshape(half)
+}
+""")
+    small = hloexec.shrink(module, max_bytes=20_000).module
+    assert_valid(small)
+    a, start = hloexec.random_inputs(small)
+    length = small.entry.root.shape.dimensions[-1]
+    ((_, width),) = sizes_of(small)["a"]
+    tiles = small.entry.by_name["heads"].shape.layout.tiles
+    assert tiles == ((8, 2 * length),) and length < 64
+    first = min(int(start), length)
+    expected = by_heads(a, width // (2 * length))[..., 0, first : first + length]
+    np.testing.assert_array_equal(hloexec.run(small, a, start), expected)
+
+
+def test_rows_that_are_padded_to_whole_tiles_stay_so() -> None:
+    """799 rows take a hundred tiles, and one row of the last one is padding."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[799,256]{1,0:T(8,128)} parameter(0)
+  ROOT r = f32[100,8,2,128]{3,1,2,0:T(8,128)} bitcast(a)
+}
+""")
+    small = hloexec.shrink(module, dims={799: 31}).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    result = np.asarray(hloexec.run(small, a))
+    assert a.shape == (31, 256) and result.shape == (4, 8, 2, 128)
+    np.testing.assert_array_equal(result.reshape(32, 256)[:31], a)
+
+
+@pytest.mark.parametrize(("before", "after", "least"), [(17, 16, 17), (1024, 1000, 25), (256, 255, 2), (200, 199, 128)])
+def test_no_more_than_padding_is_left_out_of_shorter_rows(before: int, after: int, least: int) -> None:
+    module = hloexec.parse(f"""HloModule m
+ENTRY main {{
+  a = f32[8,{before}]{{1,0:T(8,128)}} parameter(0)
+  b = f32[400,4096]{{1,0:T(8,128)}} parameter(1)
+  heads = f32[50,8,32,128]{{3,1,2,0:T(8,128)}} bitcast(b)
+  ROOT r = f32[8,{after}]{{1,0:T(8,128)}} bitcast(a)
+}}
+""")
+    try:
+        small = hloexec.shrink(module, max_bytes=600).module
+    except hloexec.ResourceError as error:
+        small = error.smallest.module
+    assert_valid(small)
+    ((_, lanes),) = small.entry.by_name["heads"].shape.layout.tiles
+    assert least <= lanes < 2 * least
+    a, b = hloexec.random_inputs(small)
+    np.testing.assert_array_equal(hloexec.run(small, a, b), a[:, : a.shape[1] - (before - after)])
