@@ -88,6 +88,37 @@ def test_loops_count_as_often_as_they_say() -> None:
     assert unknown.flops == 2 * 4**3 and unknown.loops_without_trip_count == 1
 
 
+def test_loops_whose_bounds_are_constants_count_as_often_as_these_say() -> None:
+    computations = """body {
+  state = (s32[], f32[4,4]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  x = f32[4,4] get-tuple-element(state), index=1
+  two = s32[] constant(2)
+  next = s32[] add(i, two)
+  d = f32[4,4] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (s32[], f32[4,4]) tuple(next, d)
+}
+condition {
+  state = (s32[], f32[4,4]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  limit = s32[] constant(9)
+  ROOT c = pred[] compare(i, limit), direction=LT
+}
+"""
+    counted = summarize(
+        parse(f"""HloModule m
+{computations}
+ENTRY e {{
+  one = s32[] constant(1)
+  x = f32[4,4] parameter(0)
+  start = (s32[], f32[4,4]) tuple(one, x)
+  ROOT w = (s32[], f32[4,4]) while(start), condition=condition, body=body
+}}
+""")
+    )
+    assert counted.flops == 4 * 2 * 4**3 and counted.loops_without_trip_count == 0
+
+
 def test_devices_come_from_the_header_or_else_from_collectives() -> None:
     reduce = "f32[2] all-reduce(x), replica_groups={}, to_apply=add_f32"
     assert device_counts(parse(op(reduce.replace("{}", "{{0,1},{2,3}}"), ADD, x="f32[2]"))) == (4, 1)
