@@ -80,6 +80,23 @@ def ending_all_ranks() -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@contextmanager
+def libraries_print_to_stderr() -> Iterator[None]:
+    """Standard output is the command's: what a library in C prints there meanwhile goes to standard error.
+
+    HiGHS reports numerical difficulties in that way, whatever it is told.
+    """
+    sys.stdout.flush()
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(output, 1)
+        os.close(output)
+
+
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 """Options of glibc's mallopt."""
 

@@ -1,5 +1,6 @@
 """The command line as a process: outputs that cannot be written, signals, and several processes at once."""
 
+import ctypes
 import errno
 import io
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hloexec.cli import main
+from hloexec.cli.process import libraries_print_to_stderr
 from hloexec.core.files import require_new_folder
 from hloexec.tools.golden import check_golden
 from tests.docs import run_here
@@ -314,3 +316,12 @@ def test_of_simultaneous_records_the_first_wins(tmp_path: Path) -> None:
         assert code == 0 or "it is kept" in message or "--force" in message, message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.golden", "m.hlo"]
     assert check_golden(tmp_path / "m.golden").golden.seed == codes.index(0)
+
+
+def test_what_a_c_library_prints_is_no_part_of_the_commands_output(capfd: pytest.CaptureFixture[str]) -> None:
+    libc = ctypes.CDLL(None)
+    with libraries_print_to_stderr():
+        libc.puts(b"difficulties")
+    print("result")
+    written = capfd.readouterr()
+    assert (written.out, written.err) == ("result\n", "difficulties\n")

@@ -58,13 +58,15 @@ def command(
     the module up, and the smallest one is written or reported.
     """
     import hloexec
+    from hloexec.cli.process import libraries_print_to_stderr
     from hloexec.report.json.printed import File, Output
     from hloexec.report.reducing.shrinkages import shrinkage_view
 
     module = hloexec.load(file)
     error: hloexec.ResourceError | None = None
     try:
-        shrinkage = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
+        with libraries_print_to_stderr():
+            shrinkage = hloexec.shrink(module, dims=_sizes(dims), devices=_devices(devices), **settings)
     except hloexec.ResourceError as too_large:
         if too_large.smallest is None or not (output or report or as_json):
             raise

@@ -316,11 +316,13 @@ def _load_inputs(file: str, given: Given, own: _Options, *, strict: bool) -> _Lo
 
 def _shrunken(snapshot: Snapshot, max_bytes: int) -> Snapshot:
     """The snapshot with a smaller module, which its values do not fit; standard error says so."""
+    from hloexec.cli.process import libraries_print_to_stderr
     from hloexec.core.wording import byte_text, counted
     from hloexec.tools.shrinking import shrink
 
     try:
-        shrinkage = shrink(snapshot.module, max_bytes=max_bytes)
+        with libraries_print_to_stderr():
+            shrinkage = shrink(snapshot.module, max_bytes=max_bytes)
     except ResourceError as error:
         raise ResourceError(str(error).replace("--dim", "hloexec shrink --dim")) from error
     if not shrinkage.changes and not shrinkage.axes:
