@@ -98,6 +98,8 @@ class Bounds:
     """Whether the elements are moved out of parameters."""
     columns: Columns | None = None
     """What is known of each column of its own."""
+    sign_of: str | None = None
+    """An instruction of the same computation whose elements have no other sign than these, which may be 0, too."""
 
     @property
     def is_bounded(self) -> bool:
@@ -288,14 +290,21 @@ def subtract_demands(use: Use, demand: Demand) -> Demanded:
         yield 1, Demand(x.high - demand.high, x.low - demand.low)
 
 
+def _signs(use: Use) -> list[str]:
+    """The instructions that decide the signs of the operands."""
+    return [bounds.sign_of or name for name, bounds in zip(use.instruction.operands, use.bounds, strict=True)]
+
+
 def multiply_bounds(use: Use, x: Bounds, y: Bounds) -> Bounds:
     corners = [0.0 if a == 0 or b == 0 else a * b for a in (x.low, x.high) for b in (y.low, y.high)]
-    is_square = use.instruction.operands[0] == use.instruction.operands[1]
-    return Bounds(max(0, min(corners)) if is_square else min(corners), max(corners))
+    first, second = _signs(use)
+    low = max(0, min(corners)) if first == second else min(corners)
+    return Bounds(low, max(corners), sign_of=second if x.low >= 0 else first if y.low >= 0 else None)
 
 
 def multiply_demands(use: Use, demand: Demand) -> Demanded:
-    if use.instruction.operands[0] == use.instruction.operands[1]:
+    first, second = _signs(use)
+    if first == second:
         return
     for number, other in ((0, use.bounds[1]), (1, use.bounds[0])):
         if other.low == other.high and 0 < abs(other.low) < INFINITY:

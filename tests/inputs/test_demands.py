@@ -8,7 +8,9 @@ import pytest
 
 import hloexec.ops
 from hloexec.engine.inputs import random_inputs
+from hloexec.engine.inputs.bounds import frame_of
 from hloexec.language.text.parser import parse
+from hloexec.ops.intervals import UNBOUNDED
 from tests.text.building import ADD, module, op
 
 
@@ -376,6 +378,60 @@ def test_a_sum_of_squares_that_grows_starts_at_no_negative_one() -> None:
     )
     total, gradient = inputs(text)
     assert total.min() >= -1e-10 and gradient.min() < 0
+
+
+def _root_of(names: tuple[str, str], share: str) -> str:
+    x, y = names
+    return f"""v = f32[64] parameter(0)
+        g = f32[64] parameter(1)
+        h = f32[64] parameter(2)
+        c = f32[] constant({share})
+        cs = f32[64] broadcast(c), dimensions={{}}
+        scaled = f32[64] multiply(cs, g)
+        part = f32[64] multiply({x}, {y})
+        decay = f32[] constant(0.9)
+        ds = f32[64] broadcast(decay), dimensions={{}}
+        old = f32[64] multiply(v, ds)
+        new = f32[64] add(old, part)
+        eps = f32[] constant(1e-3)
+        e = f32[64] broadcast(eps), dimensions={{}}
+        sum = f32[64] add(new, e)
+        ROOT r = f32[64] rsqrt(sum)"""
+
+
+@pytest.mark.parametrize("names", [("scaled", "g"), ("g", "scaled"), ("scaled", "scaled")])
+def test_a_share_of_a_square_is_one_in_whatever_order_it_is_multiplied(names: tuple[str, str]) -> None:
+    """0.1 * g * g is no less than 0, whatever g is: what is added to it has to be positive, and g need not be."""
+    v, g, _ = inputs(module(_root_of(names, "0.1")))
+    assert v.min() > -0.002 and g.min() < 0
+
+
+@pytest.mark.parametrize(("names", "share"), [(("scaled", "h"), "0.1"), (("scaled", "g"), "-0.1")])
+def test_what_is_no_square_is_not_taken_for_one(names: tuple[str, str], share: str) -> None:
+    text = module(_root_of(names, share))
+    (bounds,) = frame_of(parse(text), parse(text).entry, [(UNBOUNDED,)] * 3).bounds["part"]
+    assert bounds.low < 0
+
+
+def test_signs_are_those_of_one_computation() -> None:
+    """A product of a parameter of a fusion with what is called like another one outside it is no square."""
+    called = """called {
+  g = f32[64] parameter(0)
+  h = f32[64] parameter(1)
+  ROOT r = f32[64] multiply(h, g)
+}
+"""
+    text = module(
+        """h = f32[64] parameter(0)
+        g = f32[64] parameter(1)
+        c = f32[] constant(0.1)
+        cs = f32[64] broadcast(c), dimensions={}
+        scaled = f32[64] multiply(cs, g)
+        ROOT product = f32[64] fusion(h, scaled), kind=kLoop, calls=called""",
+        called,
+    )
+    (bounds,) = frame_of(parse(text), parse(text).entry, [(UNBOUNDED,)] * 2).bounds["product"]
+    assert bounds.low < 0
 
 
 def test_softmax_makes_no_demand_on_its_operand() -> None:

@@ -193,12 +193,20 @@ def frame_of(module: Module, computation: Computation, arguments: Sequence[LeafB
     return _Analysis(module).frame(computation, tuple(arguments), 0)
 
 
+def _elsewhere(leaf_bounds: LeafBounds) -> LeafBounds:
+    """The bounds in another computation, where names mean something else."""
+    if all(bounds.sign_of is None for bounds in leaf_bounds):
+        return leaf_bounds
+    return tuple(attrs.evolve(bounds, sign_of=None) for bounds in leaf_bounds)
+
+
 class _Analysis:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._known: dict[tuple[str, tuple[LeafBounds, ...]], Scope] = {}
 
     def frame(self, computation: Computation, arguments: tuple[LeafBounds, ...], depth: int) -> Scope:
+        arguments = tuple(map(_elsewhere, arguments))
         key = (computation.name, arguments)
         if key not in self._known:
             self._known[key] = self._look(computation, arguments, depth)
@@ -263,7 +271,7 @@ class _Analysis:
     ) -> LeafBounds:
         role, shape = role_of(instruction), instruction.shape
         if role is Role.CALL and callees:
-            return callees[0].bounds[callees[0].computation.root_name]
+            return _elsewhere(callees[0].bounds[callees[0].computation.root_name])
         if role is Role.TUPLE:
             return tuple(bounds for operand in operands for bounds in operand)
         if role is Role.GET_TUPLE_ELEMENT:
@@ -337,7 +345,7 @@ def _within_type(bounds: Bounds, shape: ArrayShape) -> Bounds:
             bound if -largest <= bound <= largest else beyond if bound > 0 else -beyond
             for bound in (bounds.low, bounds.high)
         )
-        return Bounds(low, high, bounds.is_parameter, bounds.columns)
+        return Bounds(low, high, bounds.is_parameter, bounds.columns, bounds.sign_of)
     if shape.element_type.has_inf:
         return bounds
     if bounds.low < limits.low or bounds.high > limits.high:
