@@ -195,3 +195,29 @@ def test_the_fraction_of_a_mean_of_means_follows_as_a_guess() -> None:
         ADD,
     )
     assert constant(shrink(text, dims={96: 8, 56: 7})) == (f32(2 / 5376), f32(2 / 56), False)
+
+
+def test_a_fraction_of_which_little_is_known_is_what_an_equal_one_is() -> None:
+    """1/64 is a mean's; -1/64 meets no sum, and one over 64 elements stays as it is."""
+    text = f"""
+    x = f32[64] parameter(0)
+    y = f32[8] parameter(1)
+    zero = f32[] constant(0)
+    sum = f32[] reduce(x, zero), dimensions={{0}}, to_apply=add_f32
+    share = f32[] constant(0.015625)
+    mean = f32[] multiply(sum, share)
+    less = f32[] constant(-0.015625)
+    lesses = f32[8] broadcast(less), dimensions={{}}
+    part = f32[8] multiply(y, lesses)
+    means = f32[8] broadcast(mean), dimensions={{}}
+    table = f32[64] constant({{{", ".join(map(str, range(64)))}}})
+    total = f32[] reduce(table, zero), dimensions={{0}}, to_apply=add_f32
+    totals = f32[8] broadcast(total), dimensions={{}}
+    both = f32[8] add(part, means)
+    ROOT r = f32[8] add(both, totals)
+    """
+    found = hloexec.shrink(hloexec.parse(module(text, ADD)), dims={64: 16})
+    by_name = {change.instruction: change for change in found.constants}
+    assert (by_name["share"].after, by_name["share"].is_certain) == (1 / 16, True)
+    assert (by_name["less"].after, by_name["less"].is_certain) == (-1 / 16, False)
+    assert found.module.entry.by_name["less"].attributes.literal.value == -1 / 16

@@ -388,3 +388,41 @@ ENTRY main {
     assert_valid(small)
     (a,) = hloexec.random_inputs(small)
     np.testing.assert_array_equal(hloexec.run(small, a), np.pad(a, ((0, 1), (0, 0))))
+
+
+def test_what_stays_in_a_product_does_not_hold_the_others() -> None:
+    """Four devices send 28 rows each, and 7 heads of 16 have them, which a compiler fetches in 2 + 2 + 2 + 1."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[4,1792,64] parameter(0)
+  b = f32[7,1024,64] reshape(a)
+  first = f32[2,1024,64] slice(b), slice={[0:2], [0:1024], [0:64]}
+  second = f32[2,1024,64] slice(b), slice={[2:4], [0:1024], [0:64]}
+  third = f32[2,1024,64] slice(b), slice={[4:6], [0:1024], [0:64]}
+  fourth = f32[1,1024,64] slice(b), slice={[6:7], [0:1024], [0:64]}
+  ROOT r = f32[7,1024,64] custom-call(first, second, third, fourth), custom_call_target="ConcatBitcast"
+}
+""")
+    small = hloexec.shrink(module, max_bytes=50_000).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    rows = small.entry.root.shape.dimensions
+    assert np.prod(rows) < 12_500
+    np.testing.assert_array_equal(hloexec.run(small, a), a.reshape(rows))
+
+
+def test_bits_that_are_rotated_are_no_size() -> None:
+    text = """
+    index = u32[256] iota(), iota_dimension=0
+    more = u32[256] parameter(0)
+    mixed = u32[256] add(index, more)
+    eight = u32[] constant(8)
+    eights = u32[256] broadcast(eight), dimensions={}
+    low = u32[256] shift-right-logical(mixed, eights)
+    rest = u32[] constant(24)
+    rests = u32[256] broadcast(rest), dimensions={}
+    high = u32[256] shift-left(mixed, rests)
+    ROOT r = u32[256] or(high, low)
+    """
+    small = hloexec.shrink(hloexec.parse(building.module(text)), dims={256: 32})
+    assert small.module.entry.by_name["eight"].attributes.literal.value == 8

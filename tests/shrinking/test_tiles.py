@@ -96,3 +96,20 @@ ENTRY main {{
     assert least <= lanes < 2 * least
     a, b = hloexec.random_inputs(small)
     np.testing.assert_array_equal(hloexec.run(small, a, b), a[:, : a.shape[1] - (before - after)])
+
+
+def test_bytes_with_padding_are_as_many_as_the_tiles_that_they_lie_in() -> None:
+    """Tiles of two rows, of which one is padding, as bytes: six times two times 128 of them."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = bf16[2,1,1024,6,128]{2,1,4,0,3:T(2,128)(2,1)} parameter(0)
+  bytes = s8[6291456]{0:T(1024)(128)(4,1)} bitcast(a)
+  ROOT r = bf16[2,1,1024,6,128]{2,1,4,0,3:T(2,128)(2,1)} bitcast(bytes)
+}
+""")
+    small = hloexec.shrink(module, max_bytes=200_000).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    assert a.nbytes < 100_000
+    assert small.entry.by_name["bytes"].shape.dimensions == (2 * a.nbytes,)
+    np.testing.assert_array_equal(hloexec.run(small, a), a)

@@ -225,8 +225,15 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_written(tmp_path:
 
 
 def test_a_loop_of_unknown_length_is_stopped_at_the_limit(tmp_path: Path) -> None:
+    unknown = COUNTING_LOOP.replace("direction=LT", "direction=NE")
     with pytest.raises(ResourceError, match="exceeds the limit of 40 bytes"):
+        traced(unknown, tmp_path / "t", X, disk_limit=40, select=["doubled"])
+
+
+def test_a_loop_whose_bounds_are_constants_counts_as_often_as_it_runs(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match=r"about 80 B .*the limit that was given"):
         traced(COUNTING_LOOP, tmp_path / "t", X, disk_limit=40, select=["doubled"])
+    assert not (tmp_path / "t").exists()
 
 
 def test_the_limit_counts_the_index_too(tmp_path: Path) -> None:

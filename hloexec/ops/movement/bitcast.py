@@ -60,8 +60,9 @@ class Bitcast:
             [value.axes[dimension] for dimension in _major_to_minor(value.array)] for value in (source, result)
         )
         if source.array.element_type.bits != result.array.element_type.bits:
-            _keep_lanes(use, ours, theirs)
-            relate_bytes(use, ours, theirs)
+            if not _relate_padded_bytes(use, ours, theirs):
+                _keep_lanes(use, ours, theirs)
+                relate_bytes(use, ours, theirs)
         elif _drops_padding(source.array, result.array):
             _relate_padding(use, ours[-1], theirs[-1])
             for whole, part_ in zip(ours, theirs, strict=True):
@@ -128,6 +129,24 @@ def _keep_lanes(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> No
         use.keep([use.relations.lanes_of_tiles()], _TILED)
 
 
+def _relate_padded_bytes(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    """The same bytes as whole tiles, but for dimensions of size 1, whose padding stays; False for any others."""
+    source, result = use.operands[0].array, use.result.array
+    bits = [prod(shape.dimensions) * shape.element_type.bits for shape in (source, result)]
+    if bits[0] == bits[1] or not have_equal_sizes(source, result):
+        return False
+    sides = []
+    for axes, tiles in ((ours, _tiles(source)), (theirs, _tiles(result))):
+        tile = tiles[0] if tiles else ()
+        first = len(axes) - len(tile)
+        tiled = [(axis, size) for axis, size in zip(axes[first:], tile, strict=False) if use.size(axis) > 1]
+        sides.append(([*axes[:first], *(axis for axis, _ in tiled)], tuple(size for _, size in tiled), first >= 0))
+    if not all(is_known and _has_tiles(use, axes, tile, 0, is_whole=True) for axes, tile, is_known in sides):
+        return False
+    use.product(*(_physical(use, axes, tile, 0) for axes, tile, _ in sides))
+    return True
+
+
 def _relate_padding(use: Relating, whole: int, part: int) -> None:
     """What is left out of rows is less than a row of a tile, and stays that."""
     size, left_out, lanes = use.size(whole), use.size(whole) - use.size(part), use.relations.lanes_of_tiles()
@@ -175,7 +194,7 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         have_equal_sizes(use.operands[0].array, use.result.array)
         and left[1:] == right[1:]
         and (left == right or len(left) < 2)
-        and all(_has_tiles(use, axes, tile, alike, is_whole) for axes, tile in sides)
+        and all(_has_tiles(use, axes, tile, alike, is_whole=is_whole) for axes, tile in sides)
     ):
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
         first, second = (_physical(use, axes, tile, alike) for axes, tile in sides)
@@ -224,7 +243,7 @@ def _lies_in_rows(use: Relating, axes: list[int], tile: Dimensions) -> bool:
     return len(tile) == 2 and tile[0] == 1 and prod(sizes[:-1]) == 1
 
 
-def _has_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int, is_whole: bool) -> bool:
+def _has_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int, *, is_whole: bool) -> bool:
     """Whether tiled dimensions are whole tiles, or those that are not are larger than one, padded on this side only."""
     tiled = zip(axes[len(axes) - len(tile) : len(axes) - alike], tile[: len(tile) - alike], strict=False)
     return len(axes) >= len(tile) and all(

@@ -223,6 +223,8 @@ def _relate(
         entry.relate(use)
         _relate_units(use, instruction)
         _relate_counts(computation, instruction, use)
+        if instruction.opcode == "or":
+            _leave_rotation(computation, instruction, use.relations, values)
     elif entry.role is Role.CUSTOM_CALL:
         _relate_call(computation, instruction, use, values)
     elif entry.role is Role.CONSTANT:
@@ -278,6 +280,17 @@ def _relate_counts(computation: Computation, instruction: Instruction, use: Rela
         summed = operands[-1] if len(operands) > 2 else operands[0]
         if _is_zero_or_one(computation, summed):
             use.relations.add_position(use.result.unit, (over[0],))
+
+
+def _leave_rotation(
+    computation: Computation, instruction: Instruction, relations: Relations, values: Mapping[str, Value]
+) -> None:
+    """Numbers whose bits are shifted one way and the other, and put together, are random: no size says how far."""
+    first, second = computation.operands_of(instruction)
+    is_shift = all(traits_of(shift).is_shift for shift in (first, second))
+    if is_shift and first.opcode != second.opcode and first.operands[0] == second.operands[0]:
+        rotated = {tuple(values[name].unit for name in shift.operands) for shift in (first, second)}
+        relations.shifts[:] = [shift for shift in relations.shifts if shift not in rotated]
 
 
 _MOST_MOVES = 20

@@ -177,6 +177,26 @@ def factors_for(
     return literals, changes
 
 
+def agreeing(
+    module: Module, literals: Mapping[Place, Literal], changes: Sequence[ConstantChange]
+) -> tuple[dict[Place, Literal], list[ConstantChange]]:
+    """The same, where fractions of which too little is known become what equal ones certainly do, up to the sign."""
+    certain: dict[float, set[float]] = {}
+    for change in changes:
+        if change.is_certain and 0 < abs(change.before) < 1:
+            certain.setdefault(abs(change.before), set()).add(abs(change.after))
+    agreed, literals = list(changes), dict(literals)
+    for number, change in enumerate(changes):
+        numbers = certain.get(abs(change.before), set())
+        if not change.is_certain and len(numbers) == 1:
+            (after,) = numbers
+            agreed[number] = attrs.evolve(change, after=after if change.before > 0 else -after)
+            before = module.by_name[change.computation].by_name[change.instruction].attributes.literal
+            value = np.full_like(before.value, agreed[number].after)
+            literals[change.computation, change.instruction] = attrs.evolve(before, value=value)
+    return literals, agreed
+
+
 def _constants(module: Module) -> Iterator[tuple[Place, Literal]]:
     """Those of one number."""
     for computation in module:

@@ -383,21 +383,22 @@ class _Part:
         return None
 
     def _make_linear(self, number: int, root: int, side: Axes, other: Axes) -> None:
-        whole, where = self.whole, self.products.pop(number).where
+        whole, product = self.whole, self.products.pop(number)
         if len(other) > 1 or not other:
             is_equal = prod(map(whole.size, side)) == prod(map(whole.size, other))
             free = next((parts for parts in (other, side) if is_equal and self._are_free(parts)), None)
             if free is None:
-                whole.keep((*side, *other), "sizes do not shrink in proportion", where)
+                self.products[number] = product
+                whole.keep([root], "sizes do not shrink in proportion", product.where)
             else:
                 whole.divided.update(_divided_by(free, side if free is other else other))
             return
         rest = list(side)
         rest.remove(root)
-        whole.keep(rest, "it is multiplied with a size that does not shrink in proportion", where)
+        whole.keep(rest, "it is multiplied with a size that does not shrink in proportion", product.where)
         terms = ((other[0], 1), (root, -prod(map(whole.size, rest))))
         constant = sum(count * whole.size(axis) for axis, count in terms)
-        equation = self.equations[len(whole.equations)] = Equation(terms, constant, where)
+        equation = self.equations[len(whole.equations)] = Equation(terms, constant, product.where)
         whole.equations.append(equation)
 
     def _are_free(self, roots: Axes) -> bool:

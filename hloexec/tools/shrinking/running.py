@@ -30,7 +30,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place
 from hloexec.tools.shrinking.devices.arrangements import Arranging, FewerDevices, fewer_devices
 from hloexec.tools.shrinking.dimensions import Dimensions, dimensions_of
-from hloexec.tools.shrinking.factors import factors_for
+from hloexec.tools.shrinking.factors import agreeing, factors_for
 from hloexec.tools.shrinking.fitting import fitted
 from hloexec.tools.shrinking.forecast import Forecast, Work
 from hloexec.tools.shrinking.grouping import Groups, groups_of, halvings
@@ -547,7 +547,7 @@ class _Work:
         settled = () if self.fewer is None else self.fewer.axes.constants.replaced
         literals, constants = constants_for(self.module, self.dimensions, sizes, settled)
         factors, more = factors_for(self.module, self.sums, sizes)
-        literals, constants = _merged((literals, constants), (factors, more))
+        literals, constants = agreeing(self.module, *_merged((literals, constants), (factors, more)))
         if self.fewer is not None:
             own, more = self.fewer.literals(self.dimensions, sizes)
             literals, constants = literals | own, [*constants, *more]

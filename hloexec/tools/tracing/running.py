@@ -360,7 +360,7 @@ def _index(folder: Path) -> BinaryIO:
 
 
 def _declared_bytes(module: Module, entry: Computation, selection: Selection) -> int:
-    """What the selected values take, by declared shapes; loops that state no trip count count as if they ran once.
+    """What the selected values take, by declared shapes; loops of which no trip count is known count as once.
 
     What only passes a value on takes nothing, as arrays of the same bytes are stored once. Both branches of
     conditionals count.
