@@ -212,9 +212,7 @@ def test_a_fraction_of_which_little_is_known_is_what_an_equal_one_is() -> None:
     means = f32[8] broadcast(mean), dimensions={{}}
     table = f32[64] constant({{{", ".join(map(str, range(64)))}}})
     total = f32[] reduce(table, zero), dimensions={{0}}, to_apply=add_f32
-    totals = f32[8] broadcast(total), dimensions={{}}
-    both = f32[8] add(part, means)
-    ROOT r = f32[8] add(both, totals)
+    ROOT r = (f32[8], f32[8], f32[]) tuple(part, means, total)
     """
     found = hloexec.shrink(hloexec.parse(module(text, ADD)), dims={64: 16})
     by_name = {change.instruction: change for change in found.constants}
