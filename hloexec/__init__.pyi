@@ -87,4 +87,8 @@ from hloexec.ops.library_calls.user_calls import unregister_custom_call as unreg
 from hloexec.ops.policies.policy import NumericsPolicy as NumericsPolicy
 from hloexec.ops.resources import release_memory as release_memory
 from hloexec.report.html import write_html as write_html
+from hloexec.tools.counterparts.answers import Answer as Answer
+from hloexec.tools.counterparts.answers import Counterpart as Counterpart
+from hloexec.tools.counterparts.answers import Outcome as Outcome
+from hloexec.tools.counterparts.specs import counterpart as counterpart
 from hloexec.tools.rows import *

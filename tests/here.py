@@ -1,19 +1,18 @@
-"""What hloexec does in processes of its own, done in this one: starting them takes longer than what they do.
+"""What hloexec does in processes of its own, done in this one or in one that stays: starting them takes longer than
+what they do."""
 
-Neither is for modules that may crash XLA, hang or run out of memory, which is what the processes are for.
-"""
-
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
 from pathlib import Path
 from threading import Event, Lock
+from typing import Any
 from unittest import mock
 
-from conformance.xla import compile_hlo
 from hloexec.core.ir import Module
-from hloexec.core.values import Array
-from hloexec.language.interop import xla_cpu
+from hloexec.core.tree import flat
+from hloexec.core.values import Inputs
+from hloexec.tools.counterparts.specs import counterpart
 from hloexec.tools.executing import tasks
 from hloexec.tools.executing.processes import Ended, run_command
 
@@ -43,12 +42,13 @@ def triaging_here() -> Iterator[None]:
 
 
 @contextmanager
-def xla_here(flags: Mapping[str, object] | None = None) -> Iterator[None]:
-    """XLA:CPU compiles each program once, with these flags, and runs it in this process."""
-    compiled = cache(partial(compile_hlo, xla_flags=flags))
-
-    def executed(text: str, arrays: Sequence[Array], _: Module) -> list[Array]:
-        return compiled(text).run(*arrays)
-
-    with mock.patch.object(xla_cpu, "_executed_apart", executed):
+def xla_flags(flags: Mapping[str, object]) -> Iterator[None]:
+    """XLA, as a counterpart, runs with these flags; all that has them shares a process."""
+    texts = [os.environ.get("XLA_FLAGS", ""), *(f"--{name}={str(value).lower()}" for name, value in flags.items())]
+    with mock.patch.dict(os.environ, XLA_FLAGS=" ".join(texts)):
         yield
+
+
+def on_xla(module: Module, inputs: Inputs) -> list[Any]:
+    """The leaves of what XLA:CPU gives; raises what keeps it from giving anything."""
+    return flat(counterpart("xla-cpu").run(module, inputs).value())

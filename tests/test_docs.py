@@ -22,7 +22,7 @@ from tests.docs import (
     start_page,
 )
 from tests.drawing import examples
-from tests.here import triaging_here, xla_here
+from tests.here import triaging_here, xla_flags
 from tests.otherwise import otherwise
 
 
@@ -116,7 +116,7 @@ def test_pages_are_right_and_their_commands_say_the_same_otherwise(page: Path, t
     folder = tmp_path / "work"
     is_quick = examples(100) < 100
     flags = COMPILED_SOONEST if is_quick else {}
-    with triaging_here(), xla_here(flags):
+    with triaging_here(), xla_flags(flags):
         for command in start_page(page, folder):
             words = hloexec_words(command)
             if is_quick or not words:

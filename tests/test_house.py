@@ -157,6 +157,7 @@ do not add."""
 NO_OPCODES = {
     "analysis/numerics/comparing.py": "compare",
     "analysis/numerics/selections.py": "reshape",
+    "tools/counterparts/specs.py": "call",
     "tools/diffing/apart.py": "compare",
     "tools/rows.py": "compare",
     "cli/commands/judging/compare.py": "compare",

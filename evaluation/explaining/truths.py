@@ -15,12 +15,11 @@ from unittest.mock import patch
 import attrs
 import numpy as np
 
-import hloexec
 from evaluation.faults.editing import Draft, array
 from evaluation.faults.refusing import code
 from hloexec.core.ir import ArrayShape, Instruction, Module
-from hloexec.core.values import Array, Value
-from hloexec.language.interop.xla_cpu import executed
+from hloexec.core.values import Array, Value, arrays_of
+from hloexec.tools.counterparts.specs import counterpart
 
 _ARITHMETIC = frozenset(
     "add subtract multiply divide maximum minimum negate abs exponential tanh logistic log sqrt rsqrt power "
@@ -29,15 +28,10 @@ _ARITHMETIC = frozenset(
 
 
 def by_xla(module: Module, inputs: Sequence[Value], *, excess_precision: bool = False) -> list[Array]:
-    """The leaves of what XLA:CPU makes of a module, in this process: what it takes to start another is more."""
-    text = hloexec.format(attrs.evolve(module, input_output_alias=(), buffer_donor=()))
-    arrays = [np.asarray(value) for value in inputs]
-    # XLA reads its flags once; without this one in sight, `executed` tells XLA to round as the text says.
+    """The arrays of what XLA:CPU makes of a module."""
+    # Without this flag in sight, XLA is told to round as the text says.
     with patch.dict(os.environ, XLA_FLAGS="--xla_allow_excess_precision=true" if excess_precision else ""):
-        try:
-            return executed(text, arrays, module.entry.result_shape)
-        except (RuntimeError, ValueError) as error:
-            raise hloexec.UnsupportedError(f"XLA:CPU does not run {module.name}: {str(error)[:200]}") from error
+        return arrays_of(counterpart("xla-cpu").run(module, inputs).value())
 
 
 def contractions(draft: Draft, *opcodes: str) -> list[str]:

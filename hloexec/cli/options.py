@@ -34,6 +34,13 @@ def strict_option(function: _Function) -> _Function:
     return click.option("--strict", is_flag=True, help="Reject what XLA would reject, instead of warning.")(function)
 
 
+def against_option(text: str, *, may_be_file: bool = True) -> Callable[[_Function], _Function]:
+    """Add --against, whose help has the forms of a counterpart in place of `{}`."""
+    from hloexec.tools.counterparts.forms import forms
+
+    return click.option("--against", metavar="SPEC", help=text.format(forms(may_be_file=may_be_file)))
+
+
 def json_option(function: _Function) -> _Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")(function)
 

@@ -1,6 +1,5 @@
 """`minify` of two modules keeps the fault that was given: the instruction that was changed, and how it was changed."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import hloexec
 from hloexec.core.ir import Module
 from hloexec.engine.exec.observers import Stages
 from hloexec.engine.options import DEFAULTS
-from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.tools.minifying import oracles
 from hloexec.tools.minifying.case import Case
 from hloexec.tools.minifying.oracles import blame_of, found_by_diff
 from hloexec.tools.minifying.searching import Search
 from tests.command_line import CommandLine
+from tests.here import on_xla
 from tests.minifying.packages import needs_scipy
 from tests.records import read_record
 
@@ -292,14 +291,12 @@ ENTRY main {
 def test_a_difference_beside_flushed_denormals_is_kept(against: str, given: str, opcode: str) -> None:
     if against == "xla-cpu":
         pytest.importorskip("jaxlib")
-        from tests.here import xla_here
     module = hloexec.parse(BESIDE_DENORMALS.replace("GIVEN", given))
     x = np.array([1, 89, 2, 200, -1, 0.3, 3, 4], np.float32)
     y = np.array([0, 1e-40, 1e-39, 0, -1e-39, 0, 0, 0], np.float32)
-    with xla_here() if against == "xla-cpu" else nullcontext():
-        if against == "xla-cpu" and not np.isfinite(np.asarray(run_on_xla_cpu(module, [x, y])[0])).all():
-            pytest.skip("this XLA does not take log(exp(x)) for x")
-        found = hloexec.minify(module, [x, y], against=against)
+    if against == "xla-cpu" and not np.isfinite(np.asarray(on_xla(module, [x, y])[0])).all():
+        pytest.skip("this XLA does not take log(exp(x)) for x")
+    found = hloexec.minify(module, [x, y], against=against)
     assert opcode in _computing(found.module)
     assert found.inputs is not None and found.is_confirmed
     least = float(np.finfo(np.float32).tiny)

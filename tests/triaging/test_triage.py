@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from rich.console import Console
 import hloexec
 from hloexec.engine.exec.observers import Stage
 from hloexec.language import literals
-from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.report.judging.triages import triage_view
+from hloexec.tools.counterparts.elsewhere import Elsewhere
 from hloexec.tools.executing import tasks
 from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.triaging import Blamed, MinifiedModule, PolicyFound, TriagedModule
-from hloexec.tools.triaging.blaming import blamed_on_xla
+from hloexec.tools.triaging.blaming import blamed_elsewhere
 from hloexec.tools.triaging.collecting import Settings, Store, cases_of
 from hloexec.tools.triaging.running import groups_of
 from tests.command_line import CommandLine
@@ -343,15 +343,17 @@ def test_the_first_value_that_xla_cpu_has_otherwise_is_to_blame(
     pytest.importorskip("jax")
     right, wrong = "subtract(%turned, %x)", "subtract(%x, %turned)"
 
-    def compiled(module: hloexec.Module, row: Sequence[Any]) -> Any:
+    run = Elsewhere.run
+
+    def run_changed(self: Elsewhere, module: hloexec.Module, inputs: Any, **more: Any) -> Any:
         text = hloexec.format(module)
         assert text.count(right) == 1
-        return run_on_xla_cpu(hloexec.parse(text.replace(right, wrong) if is_wrong else text), row)
+        return run(self, hloexec.parse(text.replace(right, wrong) if is_wrong else text), inputs, **more)
 
-    monkeypatch.setattr("hloexec.tools.triaging.blaming.run_on_xla_cpu", compiled)
+    monkeypatch.setattr(Elsewhere, "run", run_changed)
     module = hloexec.parse(BEFORE)
     settings = Settings("xla-cpu", "reference", 0, "zeros", "error", 120.0, 1 << 32)
-    found = blamed_on_xla(module, [hloexec.random_inputs(module)], settings)
+    found = blamed_elsewhere(module, [hloexec.random_inputs(module)], settings)
     assert (found and found.instruction) == ("difference" if is_wrong else None)
 
 

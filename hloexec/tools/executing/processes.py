@@ -98,7 +98,7 @@ def run_command(
             with _guarded(process.pid) if is_guarded else nullcontext():
                 code = _waited(process, timeout, stop)
         finally:
-            _kill(process)
+            end_process(process)
     with printed.open("rb") as stream:
         stream.seek(max(0, printed.stat().st_size - _MOST_OUTPUT))
         return Ended(code, stream.read().decode("utf-8", "replace"))
@@ -125,7 +125,7 @@ def _waited(process: subprocess.Popen[Any], timeout: float, stop: Stop | None) -
     return None
 
 
-def _kill(process: subprocess.Popen[Any]) -> None:
+def end_process(process: subprocess.Popen[Any]) -> None:
     """End it, and all that it has started where the system has groups of processes."""
     if hasattr(os, "killpg"):
         with suppress(OSError):

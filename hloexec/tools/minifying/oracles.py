@@ -6,7 +6,7 @@ from finite inputs, or a difference of the same nature. What cannot be run does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -15,21 +15,18 @@ import numpy as np
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import Comparison
 from hloexec.analysis.numerics.leaves import labelled_like
-from hloexec.core.arguments import wrong
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import flat, mapped
 from hloexec.core.values import Array, Value, join_values, labelled_arrays
 from hloexec.core.wording import argument
 from hloexec.engine.exec.running import run_with
-from hloexec.engine.inputs import value_of
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError, unwarned
-from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.ops.attributes import without_computations
 from hloexec.ops.common import is_inexact, wide
-from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
 from hloexec.ops.registry import Role, role_of
+from hloexec.tools.counterparts.answers import Counterpart
 from hloexec.tools.diffing import Diff, Finding, diff
 from hloexec.tools.minifying.case import Case, part_of
 from hloexec.tools.nan_search import find_nan
@@ -124,19 +121,6 @@ def _said(kind: type, instruction: Instruction) -> tuple[object, ...]:
     return without_computations(kind)(instruction.attributes)
 
 
-XLA = "xla-cpu"
-"""XLA:CPU through jaxlib, as `hloexec run --against` calls it."""
-
-
-def policy_of(against: object) -> NumericsPolicy | None:
-    """The policy that results are compared with, None for XLA:CPU; InputError or UnsupportedError for anything else."""
-    if not isinstance(against, (str, NumericsPolicy)):
-        raise wrong("against", "'xla-cpu', a numerics policy or the name of one", against)
-    if against == XLA:
-        return None
-    return numerics_policy(against.removeprefix("policy:") if isinstance(against, str) else against)
-
-
 class Oracle(Protocol):
     """Tells whether a case shows the failure."""
 
@@ -161,10 +145,9 @@ class Oracle(Protocol):
         """What is not known of whether it is the failure of the given module."""
 
 
-def _run(case: Case, options: Options, numerics: NumericsPolicy | None = None) -> list[Value]:
-    changed = options if numerics is None else attrs.evolve(options, numerics=numerics)
+def _run(case: Case, options: Options) -> list[Value]:
     with unwarned():
-        return run_with(case.module, case.inputs, changed)
+        return run_with(case.module, case.inputs, options)
 
 
 @define(eq=False)
@@ -389,13 +372,12 @@ class DiffersFrom(Difference):
 
 @define(eq=False)
 class Against(Difference):
-    """From what XLA:CPU gives, or a run under another policy.
+    """From what a counterpart gives that runs modules.
 
     A difference that is there when denormals are flushed stays one, as XLA:CPU flushes them.
     """
 
-    policy: NumericsPolicy | None = None
-    """None for XLA:CPU."""
+    counterpart: Counterpart | None = None
     _is_beyond_flushing: bool = False
     _last: tuple[Case, Value] | None = None
     """The last case that was run elsewhere, and its results there."""
@@ -420,18 +402,11 @@ class Against(Difference):
 
     def _reference(self, case: Case) -> Value:
         if self._last is None or self._last[0] is not case:
-            is_xla = self.policy is None
-            reference = (
-                on_xla_cpu(case.module, case.row(0)) if is_xla else join_values(_run(case, self.options, self.policy))
-            )
-            self._last = case, reference
+            assert self.counterpart is not None and case.inputs is not None
+            with unwarned():
+                answer = self.counterpart.run(case.module, case.inputs, **self.options)
+            self._last = case, answer.value()
         return self._last[1]
-
-
-def on_xla_cpu(module: Module, inputs: Sequence[Value]) -> Value:
-    """The result of XLA:CPU for a module of one device; raises what `run_on_xla_cpu` raises."""
-    leaves = run_on_xla_cpu(module, inputs)
-    return value_of(module.entry.result_shape, lambda number, _: leaves[number])
 
 
 @define(eq=False)

@@ -40,13 +40,15 @@ from hloexec.language.text import parse
 from hloexec.language.verifier import verify
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import Role, role_of
+from hloexec.tools.counterparts.answers import Counterpart
+from hloexec.tools.counterparts.specs import counterpart_of
 from hloexec.tools.executing.engines import Engine, opened_engine
 from hloexec.tools.extraction import extract
 from hloexec.tools.minifying import opening, pairs, searching, simplifying
 from hloexec.tools.minifying.case import Case, counted
 from hloexec.tools.minifying.checking import OUTCOMES, Check, input_files
 from hloexec.tools.minifying.findings import Minified
-from hloexec.tools.minifying.oracles import XLA, Against, Difference, DiffersFrom, Expected, Nan, Oracle, policy_of
+from hloexec.tools.minifying.oracles import Against, Difference, DiffersFrom, Expected, Nan, Oracle
 from hloexec.tools.minifying.searching import Candidate, OutOfTime, Search, size_of
 
 _MOST_ROUNDS = 12
@@ -54,6 +56,7 @@ _MOST_TRIES = 3
 """How often what is left is simplified again, where what is to blame was lost by it."""
 _TIMES = 4
 """So many times as often as in the given modules, loops of a candidate may go round."""
+_INSTEAD = "differs_from compares with a module, expected with results"
 _SMALL = 5
 """Instructions of a module that needs no other means."""
 
@@ -64,7 +67,7 @@ def minify(
     *,
     command: str | None = None,
     expected: Mapping[str, Any] | Value | None = None,
-    against: str | NumericsPolicy | None = None,
+    against: str | NumericsPolicy | Counterpart | None = None,
     nan: bool = False,
     differs_from: Module | None = None,
     outcome: str = "pass",
@@ -87,8 +90,8 @@ def minify(
     - `nan`: finite inputs give NaN or infinities, by the same opcode in the same way (as `find_nan` says).
     - `differs_from` is a module whose results on the same inputs differ from this one's by more than rounding explains.
       It becomes smaller, too.
-    - `against` is `"xla-cpu"`, which runs the module through jaxlib, or another numerics policy, or `"policy:NAME"`:
-      the results differ likewise.
+    - `against` is a counterpart (`hloexec.counterpart`) that runs modules, such as `"xla:cpu"`, or another numerics
+      policy: the results differ likewise.
     - `expected` has results that were recorded elsewhere. As they are there for the given module only, the smaller one
       computes the same; it loses results that agree, and what only they need.
 
@@ -164,7 +167,7 @@ def _compared(options: Options, expected: Any, against: Any, differs_from: objec
         require_module(differs_from, "differs_from")
         return DiffersFrom(options)
     if against is not None:
-        return Against(options, policy=policy_of(against))
+        return Against(options, counterpart=counterpart_of(against, instead=_INSTEAD))
     if expected is None:
         return Nan(options)
     leaves = dict(leaves_of(expected, "expected"))
@@ -404,9 +407,9 @@ def _command(case: Case, oracle: Oracle, options: Options) -> Iterator[str]:
         yield from ("hloexec", "nan", "module.hlo")
     else:
         yield from ("hloexec", "run", "module.hlo", "--against")
-        policy = oracle.policy if isinstance(oracle, Against) else None
-        is_file = isinstance(oracle, Expected)
-        yield "expected.npz" if is_file else XLA if policy is None else f"policy:{policy.name}"
+        yield (
+            "expected.npz" if not isinstance(oracle, Against) or oracle.counterpart is None else oracle.counterpart.name
+        )
     for name, _ in input_files(case):
         yield from ("--inputs", name)
     if options.numerics.name != "reference":

@@ -9,10 +9,10 @@ import numpy as np
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, TupleShape, flat_shapes
 from hloexec.core.places import split_name
+from hloexec.core.tree import flat
 from hloexec.core.values import Array, Inputs, Value, join_values
 from hloexec.engine.exec.running import run_with
 from hloexec.errors import HloError
-from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.policies.policy import POLICIES, NumericsPolicy
 from hloexec.tools.diffing import Diff, diff
@@ -24,7 +24,7 @@ from hloexec.tools.triaging.collecting import Settings
 from hloexec.tools.triaging.findings import Blamed, PolicyFound
 
 _MOST_VALUES = 500
-"""Results of instructions that XLA:CPU is asked for at once."""
+"""Results of instructions that a counterpart is asked for at once."""
 
 
 def blamed_by_diff(result: Diff) -> Blamed | None:
@@ -70,13 +70,15 @@ def blamed_by_nan(module: Module, inputs: list[list[Value]], settings: Settings)
     return _blamed(module, home, home.by_name[finding.instruction], path=finding.name, reason=finding.reason)
 
 
-def blamed_on_xla(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
-    """The first instruction whose value on XLA:CPU no policy explains, from the operands that it has there.
+def blamed_elsewhere(module: Module, inputs: list[list[Value]], settings: Settings) -> Blamed | None:
+    """The first instruction whose value on a counterpart no policy explains, from the operands that it has there.
 
-    XLA:CPU runs the module once more, with the values of the entry computation's instructions as its results, and its
-    calls and fusions opened. That may change how it is compiled; then nothing may be found.
+    The counterpart runs the module once more, with the values of the entry computation's instructions as its results,
+    and its calls and fusions opened. That may change how it is compiled; then nothing may be found.
     """
     case = Case(module, inputs)
+    if settings.counterpart is None or case.devices > 1:
+        return None
     case = without_calls(case) or case
     entry = case.module.entry
     names = [
@@ -87,12 +89,13 @@ def blamed_on_xla(module: Module, inputs: list[list[Value]], settings: Settings)
     shapes = {instruction.name: instruction.shape for instruction in entry}
     outputs = list(dict.fromkeys([*names, *(name for name in outputs_of(case.module) if shapes[name].is_array)]))
     open_case = assembled(case, entry.instructions, outputs, None, shapes)
-    leaves = run_on_xla_cpu(open_case.module, open_case.row(0))
+    result = settings.counterpart.run(open_case.module, inputs, **settings.options).value()
+    leaves = flat(result)
     arrays = {name: leaf for name, leaf in zip(outputs, leaves, strict=True) if isinstance(leaf, np.ndarray)}
     unexplained = explain(
         open_case.module,
         open_case.inputs,
-        tuple(leaves) if len(outputs) > 1 else leaves[0],
+        result,
         values=_values(arrays, names),
         budget=settings.search_seconds,
         **settings.trial_options,

@@ -35,10 +35,12 @@ from hloexec.core.wording import listing
 from hloexec.engine.options import Options
 from hloexec.errors import InputError, os_errors_named, warn
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy, numerics_policy
+from hloexec.tools.counterparts.answers import Counterpart
+from hloexec.tools.counterparts.own import PolicyRun
+from hloexec.tools.counterparts.specs import counterpart_of
 from hloexec.tools.diffing.folders import DumpedModule, dumped_modules, paired_stages
 from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.executing.tasks import write_json
-from hloexec.tools.minifying.oracles import XLA
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
 
 _SEARCH_SHARE = 1 / 3
@@ -50,7 +52,7 @@ class Settings:
     """The options that results depend on."""
 
     against: str | None
-    """`xla-cpu`, or the name of a numerics policy; None where each module has something else to be compared with."""
+    """The SPEC of a counterpart; None where each module has something else to be compared with."""
     numerics: str
     seed: int
     elided: str
@@ -63,14 +65,19 @@ class Settings:
     """What random inputs are like."""
 
     @property
-    def is_against_xla(self) -> bool:
-        return self.against == XLA
+    def counterpart(self) -> Counterpart | None:
+        """What modules are compared with."""
+        return None if self.against is None else counterpart_of(self.against)
 
     @property
     def policy(self) -> NumericsPolicy | None:
-        """The policy that modules are compared with."""
-        named = self.against is not None and not self.is_against_xla
-        return numerics_policy(str(self.against).removeprefix("policy:")) if named else None
+        """The policy that modules are compared with; None where they run elsewhere, too."""
+        return other.policy if isinstance(other := self.counterpart, PolicyRun) else None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether modules are compared with what something else than hloexec gives."""
+        return self.against is not None and self.policy is None
 
     @property
     def search_seconds(self) -> float:

@@ -30,14 +30,14 @@ from hloexec.tools.diffing.folders import diff_stages, dumped_modules
 from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.executing.tasks import Reply, Task, Tell
 from hloexec.tools.minifying import Minified, minify
-from hloexec.tools.minifying.oracles import has_numbers, on_xla_cpu
+from hloexec.tools.minifying.oracles import has_numbers
 from hloexec.tools.results import read_result, result_shapes
 from hloexec.tools.triaging.blaming import (
     blamed_between_policies,
     blamed_by_diff,
     blamed_by_nan,
+    blamed_elsewhere,
     blamed_named,
-    blamed_on_xla,
     explained_module,
     explained_pair,
 )
@@ -166,7 +166,7 @@ def _judged_module(case: Case, settings: Settings, tell: Told) -> TriagedModule:
         module=module,
         inputs=inputs if len(inputs) in (1, len(results)) else None,
         numerics=options.numerics,
-        same_choices=not has_results(case, snapshot) and not settings.is_against_xla,
+        same_choices=not has_results(case, snapshot) and not settings.is_elsewhere,
     )
     result = attrs.evolve(
         _blank(case, settings),
@@ -196,12 +196,9 @@ def _expected(case: Case, snapshot: Snapshot, inputs: list[list[Value]], setting
     if has_results(case, snapshot):
         assert snapshot.result is not None
         return snapshot.result
-    if settings.is_against_xla:
-        return on_xla_cpu(module, inputs[0])
-    policy = settings.policy
-    if policy is None:
+    if settings.counterpart is None:
         raise InputError(f"{case.files[0]} has no results to compare with, and against is not given")
-    return join_values(run_with(module, inputs, attrs.evolve(settings.options, numerics=policy)))
+    return settings.counterpart.run(module, inputs, **settings.options).value()  # type: ignore[no-any-return]
 
 
 def _with_cause(
@@ -239,8 +236,8 @@ def _with_cause(
         ):
             seen = "" if _has_own(comparison, 2) else "; the results that it is seen in are finite on the other side"
             return attrs.evolve(result, blamed=attrs.evolve(blamed, reason=blamed.reason + seen))
-        if settings.is_against_xla and not is_recorded:
-            return attrs.evolve(result, blamed=blamed_on_xla(module, inputs, settings))
+        if settings.is_elsewhere and not is_recorded:
+            return attrs.evolve(result, blamed=blamed_elsewhere(module, inputs, settings))
     return result
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,13 +32,14 @@ from hloexec.core.arguments import (
 from hloexec.core.wording import argument, first_line
 from hloexec.engine.exec.observers import Attached, Observer, Stages
 from hloexec.engine.inputs import DISTRIBUTIONS
-from hloexec.errors import InputError, ResourceError, UnsupportedError
+from hloexec.errors import InputError, ResourceError
 from hloexec.ops.policies.policy import NumericsPolicy, numerics_policy
+from hloexec.tools.counterparts.answers import Counterpart
+from hloexec.tools.counterparts.specs import counterpart_of
 from hloexec.tools.executing.codec import decoded
 from hloexec.tools.executing.engines import Engine, checked_bounds, opened_engine
 from hloexec.tools.executing.running import run_tasks
 from hloexec.tools.executing.tasks import Task, warn_of_unlimited_memory
-from hloexec.tools.minifying.oracles import XLA, policy_of
 from hloexec.tools.triaging.blaming import policy_words, without_names
 from hloexec.tools.triaging.collecting import Case, Settings, Store, Whole, cases_of, merged_record
 from hloexec.tools.triaging.findings import OUTCOMES, CauseGroup, Triage, TriagedModule
@@ -161,7 +161,7 @@ def triage(
     other: str | os.PathLike[str] | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
-    against: str | NumericsPolicy | None = None,
+    against: str | NumericsPolicy | Counterpart | None = None,
     select: Sequence[str] = (),
     minify: bool = True,
     jobs: int = 1,
@@ -184,7 +184,7 @@ def triage(
     - `NAME.before.hlo` with `NAME.after.hlo`; with two folders, modules of the same path in both;
     - the stages of a module that XLA dumped, one with the other (as `diff_folders` does);
     - any other module with `NAME.expected.npz` beside it or the result in a snapshot; else with `against`: `"xla-cpu"`,
-      which runs it through jaxlib, or another numerics policy.
+      another numerics policy, or another counterpart that runs modules (`hloexec.counterpart`).
 
     Files end in `.hlo`, `.txt`, `.pb` or `.mlir`, and may be gzipped. Inputs are those in `NAME.inputs.npz` (or
     `NAME.inputs.0.npz`, … for each device) or in a snapshot, else random: `seed` and `distribution` are those of
@@ -290,7 +290,7 @@ def _part(shard: str | None, output: object) -> tuple[int, int] | None:
 
 
 def _settings(
-    against: str | NumericsPolicy | None,
+    against: str | NumericsPolicy | Counterpart | None,
     numerics: str | NumericsPolicy,
     seed: int,
     distribution: str,
@@ -300,7 +300,8 @@ def _settings(
     memory: int | str,
 ) -> Settings:
     """The options of `triage`, checked."""
-    other = _other_side(against)
+    instead = "NAME.expected.npz beside a module has its result"
+    other = None if against is None else counterpart_of(against, instead=instead).name
     require_seed(seed)
     require_choice("distribution", distribution, DISTRIBUTIONS)
     require_choice("elided", elided, ("zeros", "random", "error"))
@@ -310,19 +311,6 @@ def _settings(
     if other == f"policy:{policy.name}":
         raise InputError(f"against is {policy.name}, the policy that modules run under: nothing could differ")
     return Settings(other, policy.name, int(seed), elided, unknown, seconds, size, distribution)
-
-
-def _other_side(against: str | NumericsPolicy | None) -> str | None:
-    """What modules are compared with: XLA, or a policy that `against` is or names."""
-    if against is None:
-        return None
-    try:
-        policy = policy_of(against)
-    except UnsupportedError as error:
-        raise InputError(f"against must be xla-cpu or a numerics policy, but {error.message}") from error
-    if policy is None and find_spec("jax") is None:
-        raise UnsupportedError("against xla-cpu needs jax, which is not installed; install hloexec[jax]")
-    return XLA if policy is None else f"policy:{policy.name}"
 
 
 def _folders(folder: str | os.PathLike[str], other: str | os.PathLike[str] | None) -> list[Path]:

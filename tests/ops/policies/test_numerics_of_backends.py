@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.ops.policies.policy import REFERENCE, combined, numerics_policy
+from tests.here import on_xla
 
 DOT = """HloModule dot
 ENTRY main {
@@ -171,7 +172,6 @@ def test_observers_see_values_of_the_declared_type_under_excess_precision() -> N
 @pytest.mark.slow
 def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
-    from hloexec.language.interop.xla_cpu import run_on_xla_cpu
 
     module = hloexec.parse(
         "HloModule m\nENTRY e { x = bf16[999] parameter(0)\n m = bf16[999] multiply(x, x)\n"
@@ -179,7 +179,7 @@ def test_converts_alone_give_the_excess_precision_of_xla_cpu(monkeypatch: pytest
     )
     inputs = _inputs(module)
     monkeypatch.setenv("XLA_FLAGS", "--xla_allow_excess_precision=true")
-    (wanted,) = run_on_xla_cpu(module, inputs)
+    (wanted,) = on_xla(module, inputs)
     assert_array_equal(hloexec.run(module, *inputs, numerics="reference,c=excess"), wanted)
 
 

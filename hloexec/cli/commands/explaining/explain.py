@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hloexec.cli.against import expected_result
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import file_argument, html_option, json_option, named_policy, top_option
 from hloexec.cli.reports import show_report, write_run_page
 from hloexec.cli.run_options import Given, run_options
+from hloexec.tools.counterparts.forms import forms
 
 if TYPE_CHECKING:
-    from hloexec.core.ir import Module
-    from hloexec.core.values import Array, Value
+    from hloexec.core.values import Array
     from hloexec.tools.tracing import Trace
 
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 @file_argument
 @click.option(
     "--expected",
-    metavar="FILE",
-    help="What the other backend gave on the same inputs: .npz or .npy, or a snapshot.  [default: the snapshot's]",
+    metavar="SPEC",
+    help=f"What gave other results on the same inputs: {forms()}, or a snapshot's result.  [default: the snapshot's]",
 )
 @click.option(
     "--policy", "names", metavar="POLICY", multiple=True, help="Try only this policy. May be repeated.  [default: all]"
@@ -84,7 +85,9 @@ def command(
     policies = [named_policy(name, "--policy") for name in names] or list(POLICIES.values())
     run = prepared(file, given)
     other = None if values is None else _other_side(values)
-    wanted = _expected(run.module, expected, run.recorded_result)
+    wanted = run.recorded_result if expected is None else expected_result(expected, "--expected", run)
+    if wanted is None:
+        raise click.UsageError("--expected is missing: the file with what the other backend gave on the same inputs")
     found = explain(run.module, run.inputs, wanted, policies=policies, values=other, **limits, **run.options)
     view = partial(explanation_view, found, command=run.command)
     show_report("explain", as_json, lambda: [run.facts(), Expected(expected or file), found], lambda: view(top))
@@ -93,16 +96,6 @@ def command(
     if found.verdict is Explained.NOT_DECIDED:
         return 3
     return 0 if found.is_explained and found.first_unexplained is None else 1
-
-
-def _expected(module: Module, path: str | None, recorded: Value | None) -> Value | dict[str, Array]:
-    from hloexec.tools.results import read_result, result_shapes
-
-    if path is not None:
-        return read_result(path, result_shapes(module))
-    if recorded is None:
-        raise click.UsageError("--expected is missing: the file with what the other backend gave on the same inputs")
-    return recorded
 
 
 def _other_side(path: str) -> Trace | dict[str, Array]:

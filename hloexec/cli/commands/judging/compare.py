@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,8 @@ def command(
 ) -> int:
     """Compare the result ACTUAL with EXPECTED: .npz or .npy files, or snapshots.
 
+    EXPECTED may also be the SPEC of a counterpart, as --against of hloexec run takes it, with --module and --inputs.
+
     Prints one of `equal`, `rounding only`, `within tolerance`, `not decided` and `different`, and shows the
     differences. If no tolerance is given, it is derived from the element types and the module. Exits with 0 if both
     agree, 1 if they differ, 2 if they cannot be compared, 3 if they differ only where the module leaves open what they
@@ -120,8 +123,10 @@ def _compared(
 ) -> tuple[Module | None, Comparison, dict[str, tuple[Array, Array]]]:
     """The module, if there is one, the comparison, and the arrays that both results have."""
     import hloexec
+    from hloexec.core.values import labelled_arrays
     from hloexec.errors import LiteralError
     from hloexec.language import literals
+    from hloexec.tools.counterparts.specs import counterpart_of, names_file
     from hloexec.tools.results import read_result, result_shapes
 
     if own.check_error != "max" and own.atol is own.rtol is own.ulp is None:
@@ -142,11 +147,18 @@ def _compared(
             ours = read_result(actual, shapes | typed)
         except LiteralError:
             raise error from None
-    theirs = read_result(expected, shapes | _shapes(ours))
     values: list[Value] | None = None
     if module is not None and own.inputs is not None:
         inputs = literals.load_inputs(own.inputs, module.entry.parameters)
         values = [inputs[number] for number in range(len(inputs))]
+    comparing: Mapping[str, Any] = {}
+    if os.path.exists(expected) or names_file(expected):
+        theirs = read_result(expected, shapes | _shapes(ours))
+    elif module is None or values is None:
+        raise click.UsageError(f"{expected} runs a module; give --module and --inputs")
+    else:
+        answer = counterpart_of(expected, "EXPECTED").run(module, values, numerics=own.numerics)
+        theirs, comparing = labelled_arrays(answer.value()), answer.comparing
     selected = {label: _one_array(path) for label, path in own.selects}
     comparison = hloexec.compare(
         ours,
@@ -160,6 +172,7 @@ def _compared(
         numerics=own.numerics,
         contraction_length=own.contraction_length,
         selects=selected,
+        **comparing,
     )
     return module, comparison, {label: (ours[label], theirs[label]) for label in ours.keys() & theirs.keys()}
 

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from hloexec.cli.help import examples
-from hloexec.cli.options import ByteCount, executor_options, html_option, json_option
+from hloexec.cli.options import ByteCount, against_option, executor_options, html_option, json_option
 from hloexec.cli.reports import show_report, write_command_page
 from hloexec.cli.run_options import run_option
 
@@ -30,11 +30,8 @@ from hloexec.cli.run_options import run_option
     metavar="DIR",
     help="Keep all results in this folder; a later call with it goes on where one was stopped.  [default: keep none]",
 )
-@click.option(
-    "--against",
-    metavar="xla-cpu|POLICY",
-    help="Compare modules that are no pair and have no recorded results with XLA:CPU (through jaxlib), or with another "
-    "policy.",
+@against_option(
+    "Compare the results of modules that are no pair and have no recorded results with those of {}.", may_be_file=False
 )
 @click.option(
     "--select",

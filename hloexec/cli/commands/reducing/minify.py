@@ -8,7 +8,7 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import prepared
-from hloexec.cli.options import executor_options, file_argument, json_option, named_policy, printed_if_unwritable
+from hloexec.cli.options import against_option, executor_options, file_argument, json_option, printed_if_unwritable
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import Given, run_options
 from hloexec.errors import InputError, ResourceError, UnsupportedError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hloexec.core.values import Array
     from hloexec.engine.options import Options
     from hloexec.report.json.printed import Run
+    from hloexec.tools.counterparts.answers import Counterpart
 
 
 @click.command(
@@ -38,11 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--differs-from", metavar="FILE", help="The failure is that the results differ from those of this module."
 )
-@click.option(
-    "--against",
-    metavar="xla-cpu|POLICY",
-    help="The failure is that the results differ from those of XLA:CPU (through jaxlib), or of another policy.",
-)
+@against_option("The failure is that the results differ from those of {}.", may_be_file=False)
 @click.option(
     "--expected",
     metavar="FILE",
@@ -114,7 +111,7 @@ def command(
     if folder is not None:
         require_new_folder(folder)
     module, inputs, options, facts = _given(file, given, is_checked=check is not None)
-    failure: dict[str, Any] = {"command": check, "nan": nan, "against": _policy(against)}
+    failure: dict[str, Any] = {"command": check, "nan": nan, "against": _counterpart(against)}
     failure["differs_from"] = None if differs_from is None else _other(differs_from)
     failure["expected"] = None if expected is None else _expected(module, expected)
     if check is not None:
@@ -182,14 +179,11 @@ def _given(file: str, given: Given, *, is_checked: bool) -> tuple[Module, list[l
     return run.module, run.inputs, run.options, run.facts()
 
 
-def _policy(against: str | None) -> str | None:
-    """What to compare with; click.BadParameter where it is none."""
-    from hloexec.tools.minifying.oracles import XLA
+def _counterpart(against: str | None) -> Counterpart | None:
+    from hloexec.tools.counterparts.specs import counterpart_of
 
-    if against is not None and against != XLA:
-        hint = "; --differs-from compares with a module, --expected with a file of results"
-        named_policy(against.removeprefix("policy:"), "--against", hint)
-    return against
+    instead = "--differs-from compares with a module, --expected with a file of results"
+    return None if against is None else counterpart_of(against, instead=instead)
 
 
 def _other(path: str) -> Module:

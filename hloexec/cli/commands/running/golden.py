@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from hloexec.cli.against import expected_result
 from hloexec.cli.help import HelpGroup, examples
 from hloexec.cli.inputs.loading import prepared
 from hloexec.cli.options import bound_options, executor_options, file_argument, json_option
 from hloexec.cli.problems import advice_for, commands_at_hand
 from hloexec.cli.reports import show_report
 from hloexec.cli.run_options import Given, register_custom_calls, run_option, run_options
+from hloexec.tools.counterparts.forms import forms
 
 if TYPE_CHECKING:
     from hloexec.core.ir import Module
@@ -41,9 +43,11 @@ def command() -> None:
 )
 @run_options
 @click.option(
+    "--from",
     "--expected",
-    metavar="FILE",
-    help="Read the result from a .npz or .npy file or a snapshot, e.g. from another backend, instead of running.",
+    "expected",
+    metavar="SPEC",
+    help=f"Record the result of {forms()}, or one in a snapshot, instead of the module's own.",
 )
 @click.option("--atol", type=float, help="Absolute tolerance of checks.")
 @click.option("--rtol", type=float, help="Tolerance of checks, relative to the expected value.")
@@ -70,7 +74,6 @@ def record(
     from hloexec.analysis.numerics.tolerances import given_tolerance
     from hloexec.report.running.golden import Recorded
     from hloexec.tools.golden.recording import SUFFIX
-    from hloexec.tools.results import read_result, result_shapes
 
     if not isinstance(given.options.elided, str):
         raise click.BadParameter("must be zeros, random or error for a golden", param_hint="'--elided'")
@@ -81,7 +84,7 @@ def record(
         folder = folder / f"{name or _stem(file, ready.module)}{SUFFIX}"
     result: Any = ready.recorded_result
     if expected is not None:
-        result = read_result(expected, result_shapes(ready.module))
+        result = expected_result(expected, "--from", ready)
     golden = hloexec.record_golden(
         ready.module,
         ready.inputs,

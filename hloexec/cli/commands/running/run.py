@@ -12,7 +12,15 @@ import click
 
 from hloexec.cli.help import examples
 from hloexec.cli.inputs.loading import Prepared, given_values, require_normal, required_topology, values_per_device
-from hloexec.cli.options import ByteCount, KeyValue, file_argument, html_option, json_option, strict_option
+from hloexec.cli.options import (
+    ByteCount,
+    KeyValue,
+    against_option,
+    file_argument,
+    html_option,
+    json_option,
+    strict_option,
+)
 from hloexec.cli.reports import exit_code
 from hloexec.cli.run_options import Given, run_options
 from hloexec.core.structs import frozen
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hloexec.analysis.numerics.comparison import Comparison
-    from hloexec.cli.against import Expectation
     from hloexec.cli.inputs.loading import HostValues
     from hloexec.cli.running import Here
     from hloexec.core.ir import Computation, Module
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from hloexec.engine.devices.topology import Topology
     from hloexec.engine.options import Options
     from hloexec.language.interop import Snapshot
+    from hloexec.tools.counterparts.answers import Counterpart
 
     _Division: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
@@ -86,11 +94,8 @@ if TYPE_CHECKING:
     "May be repeated.",
 )
 @click.option("--iterations", type=click.IntRange(0), default=0, help="Run this many more times, and show the times.")
-@click.option(
-    "--against",
-    metavar="xla-cpu|POLICY|FILE",
-    help="Compare the result with that of XLA:CPU (through jaxlib), of another policy, of another module on the same "
-    "inputs, or with a golden or a .npz file; exits with 1 if they differ, and with 3 if they do only where the module "
+@against_option(
+    "Compare the result with that of {}; exits with 1 if they differ, and with 3 if they do only where the module "
     "leaves open what they are.",
 )
 @click.option(
@@ -118,24 +123,24 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
     If the devices' values differ, the rows name the devices that hold each value, and in files the keys of a value
     begin with the number of its device.
     """
-    from hloexec.cli.against import expectation, with_inputs_of
+    from hloexec.cli.against import as_run, with_inputs_of
     from hloexec.cli.run_views import JsonView, Outcome, PageView, RunView, TerminalView
     from hloexec.core.values import label_of
 
     own = _Options(html=html, **more)
+    other: Counterpart | None = None
     if own.against is not None:
+        from hloexec.tools.counterparts.specs import counterpart_of
+
         own.require_results_only()
-        given = with_inputs_of(own.against, given)
+        other = counterpart_of(own.against, file=file)
+        given = with_inputs_of(other, given)
     loaded = _load_inputs(file, given, own, strict=strict)
     run, module = loaded.run, loaded.run.module
     said = click.get_current_context().obj
     said.has_verdict |= run.recorded_result is not None
-    is_divided = own.global_inputs is not None
-    expected_for = (
-        None
-        if own.against is None
-        else expectation(own.against, module, loaded.options, file=file, is_divided=is_divided)
-    )
+    if other is not None:
+        other.require(as_run(module, loaded.options), is_divided=own.global_inputs is not None)
     views: list[RunView] = [JsonView() if as_json else TerminalView()]
     if html is not None:
         views.append(PageView(html))
@@ -154,7 +159,7 @@ def command(file: str, given: Given, strict: bool, html: str | None, as_json: bo
             results, divided = _reassembled(loaded, ran.results, own.result_sharding)
         if ran.is_interrupted:
             raise KeyboardInterrupt
-        comparison = _comparison(loaded, ran.results, results, expected_for, divided)
+        comparison = _comparison(loaded, ran.results, results, other, divided)
     except (HloError, KeyboardInterrupt) as error:
         failure = error
     rows = place.rows(results, label_of)
@@ -185,7 +190,7 @@ def _comparison(
     loaded: _Loaded,
     results: Sequence[Value],
     whole: Sequence[Value],
-    expected_for: Expectation | None,
+    counterpart: Counterpart | None,
     divided: _Division | None,
 ) -> Comparison | None:
     """The results with what --against names, or else with those of a snapshot, which are `whole`."""
@@ -193,8 +198,8 @@ def _comparison(
     from hloexec.cli.against import compared
 
     run, options = loaded.run, loaded.options
-    if expected_for is not None:
-        return compared(expected_for, run.module, run.inputs, results, options, divided)
+    if counterpart is not None:
+        return compared(counterpart, run.module, run.inputs, results, options, divided)
     if run.recorded_result is None:
         return None
     return hloexec.compare(
