@@ -10,10 +10,11 @@ from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import array_shape, operand_shapes
 from hloexec.ops.control.flow import make_parameter
+from hloexec.ops.equivalents import attention, products
 from hloexec.ops.equivalents.instructions import Rule, Values, reinterpret
 from hloexec.ops.equivalents.writing import Writer, array_of, plain_shape, sizes_of
 from hloexec.ops.library_calls.compiler import put_together
-from hloexec.ops.registry import Entry, entry_of
+from hloexec.ops.registry import CUSTOM_CALLS, Entry, entry_of
 
 _THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -144,6 +145,9 @@ def _comparator_of_pairs(write: Writer, name: str, shapes: tuple[ArrayShape, ...
 
 
 RULES: dict[str, Rule] = {
+    **products.RULES,
+    **attention.RULES,
+    **dict.fromkeys((target for target in CUSTOM_CALLS if "threefry2x32" in target), _threefry),
     "ConcatBitcast": _concat_bitcast,
     **dict.fromkeys(("AllocateBuffer", "CreateBuffer", "NopReturnToken", "xla.sdy.ShardingGroup"), _nothing),
     **dict.fromkeys(("TopK", "__gpu$TopK"), _topk),

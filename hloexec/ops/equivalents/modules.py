@@ -18,13 +18,14 @@ from hloexec.ops.registry import Role, entry_of, operation_name, role_of
 _MANUAL = TileSharding(ShardingType.MANUAL)
 
 
-def for_xla(module: Module) -> Module:
+def for_xla(module: Module, replicas: int | None = None, partitions: int | None = None) -> Module:
     """A module that computes the same in operations that XLA compiles from StableHLO, on XLA:CPU at least.
 
     Fusions become calls, asynchronous pairs the operations themselves, bitcasts transposes and reshapes, library calls
     what they stand for; layouts, schedules and all that says only how code is made are left out. The instructions of a
-    module of several partitions are said to be partitioned by hand, so that XLA runs them as they are. UnsupportedError
-    names all that has no equivalent.
+    module of several partitions are said to be partitioned by hand, so that XLA runs them as they are (with
+    `use_spmd_partitioning`). `replicas` and `partitions` are those of the module where its header does not say them.
+    UnsupportedError names all that has no equivalent.
     """
     refused: dict[tuple[str, str], list[str]] = {}
     changed: dict[str, Computation] = {}
@@ -40,11 +41,14 @@ def for_xla(module: Module) -> Module:
     if refused:
         raise UnsupportedError(f"{module.name} has no equivalent that XLA:CPU compiles: {_reasons(refused)}")
     computations = [*added.values(), *(changed[part.name] for part in module if part.name in changed)]
-    if module.num_partitions > 1:
+    partitions = partitions or module.num_partitions
+    if partitions > 1:
         computations = [_manual(computation) for computation in computations]
     return change_computations(
         module,
         computations,
+        replica_count=replicas or module.replica_count,
+        num_partitions=partitions,
         is_scheduled=False,
         input_output_alias=(),
         buffer_donor=(),
