@@ -123,8 +123,8 @@ class Attention:
 
     def summed(self, value: Instruction, sizes: Dimensions) -> Instruction:
         """A value like the scores, summed over the dimensions in which it is larger than [b, heads, s, t] `sizes`."""
-        batch, groups, each, *rest = sizes_of(value)
-        value = self.write.reshape(value, (batch, groups * each, *rest))
+        batch, groups, heads, *rest = sizes_of(value)
+        value = self.write.reshape(value, (batch, groups * heads, *rest))
         axes = tuple(axis for axis, size in enumerate(sizes) if size == 1 != sizes_of(value)[axis])
         return self.write.reduce("add", value, 0, axes) if axes else value
 
@@ -143,8 +143,8 @@ def _grouped(write: Writer, value: Instruction, groups: int) -> Instruction:
 def _like_scores(write: Writer, value: Instruction, scores: Dimensions) -> Instruction:
     """A bias or mask [b or 1, heads or 1, s or 1, t or 1] for each score [b, g, h, s, t]."""
     sizes = sizes_of(value)
-    batch, groups, each, queries, keys = scores
-    full = (batch, groups * each, queries, keys)
+    batch, groups, heads, queries, keys = scores
+    full = (batch, groups * heads, queries, keys)
     kept = tuple(axis for axis, size in enumerate(sizes) if size == full[axis])
     value = write.broadcast(write.reshape(value, tuple(sizes[axis] for axis in kept)), full, kept)
     return write.reshape(value, scores)

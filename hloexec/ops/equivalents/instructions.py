@@ -47,8 +47,8 @@ def call(write: Writer, instruction: Instruction, operands: Values) -> Instructi
 def _start(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     """(what is given, the result, state...), computed at once."""
     callee = computation_names(instruction.attributes)[0]
-    given, result, *state = parts_of(instruction.shape)
-    if len(parts_of(given)) < len(write.computation(callee).parameters):
+    operand_part, result, *state = parts_of(instruction.shape)
+    if len(parts_of(operand_part)) < len(write.computation(callee).parameters):
         raise UnsupportedError("it is given some operands by an async-update")
     value = write.call(callee, operands, result)
     return write.join(write.join(*operands), value, *map(write.zeros, state))
@@ -70,9 +70,9 @@ def _exchange(write: Writer, instruction: Instruction, operands: Values) -> Inst
     opcode = instruction.opcode.removesuffix("-start")
     if not traits_of(instruction).begins:
         return _collective(write, instruction, opcode, operands, instruction.shape)
-    given, result, *state = parts_of(instruction.shape)
+    operand_part, result, *state = parts_of(instruction.shape)
     value = _collective(write, instruction, opcode, operands, result)
-    first = operands[0] if not isinstance(given, TupleShape) else write.join(*operands)
+    first = operands[0] if not isinstance(operand_part, TupleShape) else write.join(*operands)
     return write.join(first, value, *map(write.zeros, state))
 
 

@@ -8,7 +8,7 @@ from hloexec.core.ir import Computation, Instruction, Module, TileSharding, Tupl
 from hloexec.core.ir.editing import change_computations
 from hloexec.core.ir.sharding import ShardingType
 from hloexec.core.wording import counted
-from hloexec.errors import UnsupportedError
+from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.equivalents.calls import rule_of_call
 from hloexec.ops.equivalents.instructions import Values, rule_of
@@ -75,7 +75,7 @@ def _changed(
         operands = [write.values[name] for name in instruction.operands]
         try:
             value = _equivalent(write, instruction, operands)
-        except UnsupportedError as error:
+        except (UnsupportedError, ShapeError) as error:
             refused.setdefault((operation_name(instruction), error.message), []).append(instruction.name)
             value = attrs.evolve(instruction, shape=plain_shape(instruction.shape))
         write.values[instruction.name] = write.name_last(value, instruction.name)
