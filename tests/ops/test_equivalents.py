@@ -63,7 +63,7 @@ CASES = {
     "bitcast of preds": module("p = u8[2] parameter(0)\n ROOT b = pred[2] bitcast(p)"),
     "gemm": module(
         f"{PARAMETERS} c = bf16[4,2] parameter(2)\n b = bf16[2] parameter(3)\n ROOT g = (bf16[4,2], bf16[4,2], s8[8]) "
-        + gemm("__cublas$lt$matmul", "x, y, c, b", alpha_real=0.5, beta=2, epilogue='"BIAS_GELU_AUX"')
+        + gemm("__cublas$lt$matmul", "x, y, c, b", alpha_real=0.125, beta=0.25, epilogue='"BIAS_GELU_AUX"')
     ),
     "gemm with silu": module(
         f"{PARAMETERS} ROOT g = bf16[4,2] " + gemm("__cublas$lt$matmul", "x, y", epilogue='"SILU"')
@@ -85,6 +85,14 @@ CASES = {
     "gradient of a convolution's filter": module(
         f"x = {X} parameter(0)\n y = {Y} parameter(1)\n"
         f"ROOT c = ({W}, u8[0]) custom-call(x, y), " + convolution("convBackwardFilter")
+    ),
+    "floats of several types": module(
+        "x = bf16[3] parameter(0)\n y = f32[3] parameter(1)\n z = f32[] constant(0.1)\n a = bf16[3] add(x, y)\n"
+        "m = f32[3] multiply(a, y)\n p = bf16[4] pad(m, z), padding=0_1\n ROOT t = (bf16[4], f32[3]) tuple(p, m)"
+    ),
+    "halves of products": module(
+        "a = s32[4] parameter(0)\n b = u16[4] parameter(1)\n c = s32[4] mulhi(a, a)\n d = u16[4] mulhi(b, b)\n"
+        "ROOT t = (s32[4], u16[4]) tuple(c, d)"
     ),
     "random bits": module(
         "k = u32[3] parameter(0)\n x = u32[3] parameter(1)\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from math import prod
 from typing import TypeAlias
 
@@ -10,14 +11,14 @@ import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind, element_type
-from hloexec.core.ir import ArrayShape, Instruction, Literal, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, Instruction, Literal, ReplicaGroups, Shape, TupleShape, parts_of
 from hloexec.core.ir.literal import map_literal
 from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.common import array_shape
+from hloexec.ops.common import array_shape, higher_precision
 from hloexec.ops.equivalents.writing import Writer, array_of, plain_shape, sizes_of
 from hloexec.ops.movement.bitcast import bits_plan
-from hloexec.ops.registry import Role, role_of, traits_of
+from hloexec.ops.registry import OPCODES, Role, role_of, traits_of
 
 Values: TypeAlias = Sequence[Instruction]
 Rule: TypeAlias = Callable[[Writer, Instruction, Values], Instruction]
@@ -30,7 +31,7 @@ _FROM_HOST = "XLA's client for CPUs exchanges nothing with the host while a modu
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys("acos acosh asin asinh atanh cosh sinh".split(), _NONE_ON_CPU),
     **dict.fromkeys("ragged-all-to-all ragged-dot".split(), _NONE_ON_CPU),
-    **dict.fromkeys("mulhi scaled-dot shuffle collective-reduce scan".split(), _NONE_IN_STABLEHLO),
+    **dict.fromkeys("scaled-dot shuffle collective-reduce".split(), _NONE_IN_STABLEHLO),
     **dict.fromkeys("infeed outfeed".split(), _FROM_HOST),
 }
 
@@ -82,16 +83,16 @@ def _collective(write: Writer, instruction: Instruction, opcode: str, operands: 
         raise UnsupportedError("it sends slices")
     if getattr(attributes, "constrain_layout", False):
         attributes = attrs.evolve(attributes, constrain_layout=False)
-    if not isinstance(shape, TupleShape) or opcode not in _ONE_BY_ONE:
+    if hasattr(attributes, "replica_groups"):
+        # Not all conversions to and from StableHLO read other forms of groups than lists.
+        attributes = attrs.evolve(attributes, replica_groups=ReplicaGroups(attributes.replica_groups.expand()))
+    if not isinstance(shape, TupleShape) or getattr(attributes, "dimension", 0) is None:
         return write.emit(opcode, *operands, shape=plain_shape(shape), attributes=attributes)
+    # XLA's conversions from and to StableHLO do not agree in how several operands are written: each goes by itself.
     results = zip(operands, shape.elements, strict=True)
     return write.join(
         *(write.emit(opcode, operand, shape=plain_shape(result), attributes=attributes) for operand, result in results)
     )
-
-
-_ONE_BY_ONE = ("reduce-scatter", "collective-permute")
-"""Collectives that have one operand in StableHLO."""
 
 
 def bitcast(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
@@ -155,9 +156,29 @@ def _send(write: Writer, instruction: Instruction, operands: Values) -> Instruct
     )
 
 
+def _high_half(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+    """The higher half of a product, out of one twice as wide."""
+    of = array_of(operands[0]).element_type
+    if of.bits > 32:
+        raise UnsupportedError("StableHLO has no integers of 128 bits, which hold the product")
+    wide = element_type("s64" if of.kind is Kind.SIGNED else "u64")
+    product = write.emit("multiply", *(write.convert(operand, wide) for operand in operands))
+    shift = write.full(of.bits, product)
+    return write.convert(write.emit("shift-right-arithmetic", product, shift), of)
+
+
 def same(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     """The instruction itself, without what says only how it is compiled."""
     attributes = instruction.attributes
+    widest = _widest_of_several(instruction, operands)
+    if widest is not None:
+        wide = (
+            write.convert(operand, widest) if array_of(operand).element_type.is_floating else operand
+            for operand in operands
+        )
+        shape = array_shape(plain_shape(instruction.shape), "it")
+        value = write.emit(instruction.opcode, *wide, shape=shape.with_element_type(widest), attributes=attributes)
+        return write.convert(value, shape.element_type)
     literal = getattr(attributes, "literal", None)
     if literal is not None:
         attributes = attrs.evolve(attributes, literal=map_literal(literal, _plain_literal))
@@ -170,6 +191,19 @@ def same(write: Writer, instruction: Instruction, operands: Values) -> Instructi
             attributes=attributes,
         )
     )
+
+
+def _widest_of_several(instruction: Instruction, operands: Values) -> ElementType | None:
+    """The widest float type of operands and result where they have several, which StableHLO does not allow."""
+    entry, shape = OPCODES[instruction.opcode], instruction.shape
+    if entry.role is not Role.KERNEL or not (entry.is_elementwise or entry.traits.moves is not None):
+        return None
+    shapes = [shape, *(operand.shape for operand in operands)]
+    types = {part.element_type for part in shapes if isinstance(part, ArrayShape) and part.element_type.is_floating}
+    if not isinstance(shape, ArrayShape) or not shape.element_type.is_floating or len(types) < 2:
+        return None
+    changes_type = entry.traits.converts or entry.traits.reads_bits or computation_names(instruction.attributes)
+    return None if changes_type else reduce(higher_precision, types)
 
 
 def _plain_literal(literal: Literal) -> Literal:
@@ -186,6 +220,7 @@ _OF_ROLE: Mapping[Role, Rule] = {
 _OF_OPCODE: Mapping[str, Rule] = {
     "bitcast": bitcast,
     "copy": forward,
+    "mulhi": _high_half,
     **dict.fromkeys(("send", "recv", "send-done", "recv-done"), _send),
 }
 
