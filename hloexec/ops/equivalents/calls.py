@@ -45,7 +45,15 @@ _OF_JAXLIB = "lapack_"
 def _keep(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     """The call, with the layouts that its code relies on."""
     names = tuple(operand.name for operand in operands)
-    return write.add(attrs.evolve(instruction, operands=names, metadata=None, control_predecessors=()))
+    return write.add(
+        attrs.evolve(
+            instruction,
+            name=take_name(instruction.name, write.taken),
+            operands=names,
+            metadata=None,
+            control_predecessors=(),
+        )
+    )
 
 
 def _first(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
@@ -66,7 +74,7 @@ def _forward(write: Writer, instruction: Instruction, operands: Values) -> Instr
 def _invoke(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     entry = entry_of(instruction)
     assert entry is not None and entry.invokes is not None
-    return write.call(entry.invokes(instruction), operands, instruction.shape)
+    return write.call(entry.invokes(instruction), operands)
 
 
 def _nothing(write: Writer, instruction: Instruction, operands: Values) -> Instruction:

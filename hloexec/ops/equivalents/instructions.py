@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
 from hloexec.core.dtypes import ElementType, Kind, element_type
 from hloexec.core.ir import ArrayShape, Instruction, Literal, ReplicaGroups, Shape, TupleShape, parts_of
+from hloexec.core.ir.editing import take_name
 from hloexec.core.ir.literal import map_literal
 from hloexec.errors import UnsupportedError
 from hloexec.ops.attributes import computation_names
@@ -42,16 +43,16 @@ def forward(write: Writer, instruction: Instruction, operands: Values) -> Instru
 
 def call(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     """A fusion or a call."""
-    return write.call(computation_names(instruction.attributes)[0], operands, instruction.shape)
+    return write.call(computation_names(instruction.attributes)[0], operands)
 
 
 def _start(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     """(what is given, the result, state...), computed at once."""
     callee = computation_names(instruction.attributes)[0]
-    operand_part, result, *state = parts_of(instruction.shape)
+    operand_part, _, *state = parts_of(instruction.shape)
     if len(parts_of(operand_part)) < len(write.computation(callee).parameters):
         raise UnsupportedError("it is given some operands by an async-update")
-    value = write.call(callee, operands, result)
+    value = write.call(callee, operands)
     return write.join(write.join(*operands), value, *map(write.zeros, state))
 
 
@@ -83,9 +84,7 @@ def _collective(write: Writer, instruction: Instruction, opcode: str, operands: 
         raise UnsupportedError("it sends slices")
     if getattr(attributes, "constrain_layout", False):
         attributes = attrs.evolve(attributes, constrain_layout=False)
-    if hasattr(attributes, "replica_groups"):
-        # Not all conversions to and from StableHLO read other forms of groups than lists.
-        attributes = attrs.evolve(attributes, replica_groups=ReplicaGroups(attributes.replica_groups.expand()))
+    attributes = _among_replicas(attributes, write.replicas, write.partitions)
     if not isinstance(shape, TupleShape) or getattr(attributes, "dimension", 0) is None:
         return write.emit(opcode, *operands, shape=plain_shape(shape), attributes=attributes)
     # XLA's conversions from and to StableHLO do not agree in how several operands are written: each goes by itself.
@@ -93,6 +92,46 @@ def _collective(write: Writer, instruction: Instruction, opcode: str, operands: 
     return write.join(
         *(write.emit(opcode, operand, shape=plain_shape(result), attributes=attributes) for operand, result in results)
     )
+
+
+def _among_replicas(attributes: Any, replicas: int, partitions: int) -> Any:
+    """The attributes of a collective among replicas, each of which stands for a device, replica · partitions +
+    partition. (XLA: CollectiveOpGroupMode)"""
+    has_channel = attributes.channel_id is not None
+
+    def of_replicas(groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[replica * partitions + part for replica in group] for part in range(partitions) for group in groups]
+
+    def of_partitions(groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[replica * partitions + part for part in group] for replica in range(replicas) for group in groups]
+
+    if hasattr(attributes, "source_target_pairs"):
+        flatten = of_partitions if has_channel else of_replicas
+        pairs = tuple(map(tuple, flatten(attributes.source_target_pairs)))
+        return attrs.evolve(attributes, channel_id=None, source_target_pairs=pairs)
+    groups, changes = attributes.replica_groups.expand(), {}
+    if getattr(attributes, "use_global_device_ids", False):
+        changes["use_global_device_ids"] = False
+        devices = groups or [range(replicas * partitions)]
+    elif not has_channel:
+        devices = of_replicas(groups or [range(replicas)])
+    elif hasattr(attributes, "use_global_device_ids"):
+        devices = [
+            [replica * partitions + part for replica in group for part in range(partitions)]
+            for group in groups or [range(replicas)]
+        ]
+    else:
+        devices = of_partitions(groups or [range(partitions)])
+    # Not all conversions to and from StableHLO read other forms of groups than lists.
+    lists = ReplicaGroups(tuple(map(tuple, devices)))
+    return attrs.evolve(attributes, channel_id=None, replica_groups=lists, **changes)
+
+
+def _device_part(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+    """The number of the partition or of the replica, out of that of the device."""
+    opcode = "remainder" if role_of(instruction) is Role.PARTITION_ID else "divide"
+    device = write.emit("replica-id")
+    return write.emit(opcode, device, write.constant(write.partitions, array_of(device).element_type))
 
 
 def bitcast(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
@@ -184,7 +223,7 @@ def same(write: Writer, instruction: Instruction, operands: Values) -> Instructi
         attributes = attrs.evolve(attributes, literal=map_literal(literal, _plain_literal))
     return write.add(
         Instruction(
-            name=instruction.name,
+            name=take_name(instruction.name, write.taken),
             shape=plain_shape(instruction.shape),
             opcode=instruction.opcode,
             operands=tuple(operand.name for operand in operands),
@@ -216,6 +255,8 @@ _OF_ROLE: Mapping[Role, Rule] = {
     Role.ASYNC_START: _start,
     Role.COPY_START: _start_copy,
     Role.PART: _part,
+    Role.PARTITION_ID: _device_part,
+    Role.REPLICA_ID: _device_part,
 }
 _OF_OPCODE: Mapping[str, Rule] = {
     "bitcast": bitcast,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -63,16 +63,31 @@ class Writer:
     """The computation that they stand for."""
     computations: dict[str, Computation]
     """Those that have been added to the module."""
+    translate: Callable[[Writer, Instruction, list[Instruction]], Instruction]
+    """Writes what stands for an instruction on these operands."""
+    replicas: int = 1
+    partitions: int = 1
     prefix: str = ""
     """What names of instructions begin with."""
     made: list[Instruction] = attrs.Factory(list)
     values: dict[str, Instruction] = attrs.Factory(dict)
     """What stands for instructions of the source, by their names."""
-    taken: set[str] = attrs.field(init=False)
-    """Names of instructions that are in use, or will be."""
+    taken: set[str] = attrs.Factory(set)
+    """Names of instructions that are in use."""
 
-    def __attrs_post_init__(self) -> None:
-        self.taken = set(self.source.by_name)
+    def write(self) -> Instruction:
+        """What stands for the root of the source, after all that stands for what comes before it."""
+        for instruction in self.source:
+            if instruction.name not in self.values:
+                self.prefix = instruction.name
+                operands = [self.values[name] for name in instruction.operands]
+                count = len(self.made)
+                value = self.translate(self, instruction, operands)
+                if len(self.made) > count and self.made[-1] is value and instruction.name not in self.taken:
+                    self.taken.add(instruction.name)
+                    self.made[-1] = value = attrs.evolve(value, name=instruction.name)
+                self.values[instruction.name] = value
+        return self.values[self.source.root_name]
 
     def emit(
         self, opcode: str, *operands: Instruction, shape: Shape | None = None, attributes: Any = None, **fields: Any
@@ -93,13 +108,6 @@ class Writer:
         """The instruction, which comes next."""
         self.made.append(instruction)
         return instruction
-
-    def name_last(self, value: Instruction, name: str) -> Instruction:
-        """The value under this name, where it came last; else the value as it is."""
-        if not self.made or self.made[-1] is not value or value.name in self.source.by_name:
-            return value
-        self.made[-1] = attrs.evolve(value, name=name)
-        return self.made[-1]
 
     def constant(self, number: complex, of: ElementType) -> Instruction:
         """A number without dimensions."""
@@ -144,9 +152,14 @@ class Writer:
         """A computation of the module."""
         return self.module.by_name[name]
 
-    def call(self, name: str, operands: Sequence[Instruction], shape: Shape) -> Instruction:
-        """What a computation of the module gives."""
-        return self.emit("call", *operands, shape=plain_shape(shape), to_apply=name)
+    def call(self, name: str, operands: Sequence[Instruction]) -> Instruction:
+        """What a computation of the module gives, its instructions among those of the caller.
+
+        XLA's partitioner does not get over calls in loops.
+        """
+        callee = self.computation(name)
+        values = {parameter.name: value for parameter, value in zip(callee.parameters, operands, strict=True)}
+        return attrs.evolve(self, source=callee, values=values).write()
 
     def convert(self, value: Instruction, to: ElementType) -> Instruction:
         if array_of(value).element_type is to:
