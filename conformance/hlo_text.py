@@ -149,57 +149,6 @@ def rewrite(printed: str, rules: dict[str, Rule]) -> str:
     return "\n".join(output + computation.lines) + "\n"
 
 
-@dataclass(frozen=True)
-class Array:
-    """An array shape: element type, dimensions, minor_to_major order and tiles."""
-
-    element_type: str
-    dimensions: tuple[int, ...]
-    minor_to_major: tuple[int, ...]
-    tiles: tuple[tuple[int, ...], ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.element_type}[{','.join(map(str, self.dimensions))}]"
-
-    @property
-    def major_to_minor(self) -> tuple[int, ...]:
-        return self.minor_to_major[::-1]
-
-    def of(self, dimensions: tuple[int, ...]) -> Array:
-        return Array(self.element_type, dimensions, tuple(range(len(dimensions)))[::-1])
-
-
-def array_of(shape: str) -> Array:
-    match = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)(?::([^{}]*))?\})?", shape)
-    if match is None:
-        raise ValueError(f"{shape} is not a static array shape")
-    dimensions = tuple(int(size) for size in match[2].split(",") if size)
-    order = tuple(int(axis) for axis in (match[3] or "").split(",") if axis)
-    tiling = re.match(r"T((?:\([\d,*]*\))+)", match[4] or "")
-    tiles = re.findall(r"\(([^)]*)\)", tiling[1]) if tiling else []
-    if any("*" in tile for tile in tiles):
-        raise ValueError(f"{shape}: combining tiles are not handled")
-    return Array(
-        match[1],
-        dimensions,
-        order or tuple(range(len(dimensions)))[::-1],
-        tuple(tuple(int(size) for size in tile.split(",") if size) for tile in tiles),
-    )
-
-
 def elements(shape: str) -> list[str]:
     """The element shapes of a printed tuple shape."""
     return [element for element in split(shape[1:-1]) if element]
-
-
-def without_layouts(text: str) -> str:
-    """Layouts follow a shape's closing bracket at once, and nothing else does."""
-    return re.sub(r"(?<=\])\{[\d,]*(?::[^{}]*)?\}", "", text)
-
-
-def zeros(instruction: Instruction, shape: str, computation: Computation) -> str:
-    """Zeros for a result that carries no value (a workspace, a synchronization flag)."""
-    name = f"{instruction.name}.zeros{len(computation.lines)}"
-    scalar = Instruction(f"{name}.zero", f"{array_of(shape).element_type}[]", "constant", "0", "")
-    operands = f"%{computation.emit(scalar)}"
-    return "%" + computation.emit(Instruction(name, shape, "broadcast", operands, ", dimensions={}"))

@@ -90,11 +90,10 @@ def _rows(cells: Sequence[Cell]) -> dict[str, dict[str, Status]]:
 
 _EQUIVALENTS = """## Modules optimized for other machines
 
-XLA:CPU refuses what is left of a module that was optimized for a GPU or a TPU. `conformance/equivalent.py` rewrites its
-text to one that it runs: fusions become calls, asynchronous pairs plain operations, cuBLAS calls the dot that they
-stand for, bitcasts transposes and reshapes. Transformer Engine's fused attention, forwards and backwards, becomes
-products, a softmax and their gradients (`conformance/attention.py`): without bias, dropout, sliding window or extra
-key, with queries, keys and values in arrays of their own, with a causal mask or none. It refuses any other call.
+XLA:CPU refuses what is left of a module that was optimized for a GPU or a TPU. `hloexec.ops.equivalents` makes one of
+it that XLA:CPU runs: fusions become calls, asynchronous pairs plain operations, bitcasts transposes and reshapes, calls
+of cuBLAS and cuDNN the products and convolutions that they stand for, fused attention, forwards and backwards,
+products, a softmax and their gradients (without padding, packed sequences or 8-bit numbers). It refuses any other call.
 `python -m conformance corpus FOLDER` compares hloexec with XLA:CPU on the equivalent, and so do the tests of shrunken
 modules. `--executor` runs that on any workers.
 """

@@ -2,8 +2,8 @@
 
 jaxlib compiles StableHLO only, so a module goes text → XLA's own parser → HloModuleProto → StableHLO → XLA:CPU. Two
 things follow. Layouts inside the module do not survive the import, so most bitcasts are rejected; and partitions are
-refused unless XLA's partitioner runs, so a partitioned module runs as replicas. `conformance.equivalent`
-and `conformance.devices` rewrite the text where that is needed.
+refused unless XLA's partitioner runs, so a partitioned module runs as replicas. `equivalent_module` and
+`conformance.devices` rewrite modules where that is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import ml_dtypes
 import numpy as np
 
 from conformance.devices import as_replicas, device_counts, with_result_extents
-from conformance.equivalent import equivalent
 from conformance.hlo_text import without_header_fields
 
 _FLAGS = {
@@ -140,13 +139,14 @@ def _printed(text: str) -> str:
 def equivalent_module(text: str) -> str:
     """A module with the meaning of `text` that XLA:CPU can run, for a dump optimized for another backend.
 
-    Fusions become calls, asynchronous pairs plain operations, cublas gemms dots (alpha, beta, bias, activation applied
-    before the one rounding; the workspace is zeros), Transformer Engine's attention products and a softmax, bitcasts
-    transposes and reshapes; layouts are dropped. Raises XlaError for what it cannot express.
+    Raises XlaError for what has no equivalent (`hloexec.ops.equivalents`).
     """
+    import hloexec
+    from hloexec.ops.equivalents.modules import for_xla
+
     try:
-        return equivalent(_printed(text))
-    except ValueError as error:
+        return hloexec.format(for_xla(hloexec.parse(text)))
+    except hloexec.errors.UnsupportedError as error:
         raise XlaError(str(error)) from error
 
 

@@ -325,7 +325,7 @@ def test_a_gemm_becomes_its_dot(alpha, beta, epilogue):
 
 
 def test_an_unknown_epilogue_is_refused_by_name():
-    with pytest.raises(xla.XlaError, match="epilogue D_RELU"):
+    with pytest.raises(xla.XlaError, match="epilogue 'D_RELU'"):
         xla.equivalent_module(gemm(1, 0, "D_RELU", "", ""))
 
 

@@ -54,15 +54,16 @@ def _exact_silu(x: Array, y: Array | None = None) -> Array:
 class Activation:
     """A function of an array of floats, elementwise."""
 
+    name: str
     usual: Callable[[Array], Array]
     exact: Callable[[Array], Array]
     """In f64, with the same bits on every processor."""
 
 
 ACTIVATIONS = {
-    "RELU": Activation(relu, relu),
-    "GELU": Activation(gelu, _exact_gelu),
-    "SILU": Activation(lambda x: x / (1 + np.exp(-x)), _exact_silu),
+    "RELU": Activation("RELU", relu, relu),
+    "GELU": Activation("GELU", gelu, _exact_gelu),
+    "SILU": Activation("SILU", lambda x: x / (1 + np.exp(-x)), _exact_silu),
 }
 """By the names of cuBLASLt."""
 

@@ -408,7 +408,7 @@ class ConcatBitcast:
     @staticmethod
     def relate(use: Relating) -> None:
         parts = [operand.array for operand in use.operands]
-        dimension, whole = _put_together(parts, use.result.array)
+        dimension, whole = put_together(parts, use.result.array)
         if dimension is not None:
             relate_concatenation(use, dimension)
             return
@@ -425,12 +425,12 @@ class ConcatBitcast:
                 part.element_type is parts[0].element_type,
                 f"ConcatBitcast takes arrays of one element type, but takes {parts[0]} and {part}",
             )
-        _put_together(parts, result)
+        put_together(parts, result)
         return result.plain
 
     @staticmethod
     def evaluate(*operands: Array, shape: ArrayShape, operand_shapes: ArrayShapes) -> Array:
-        dimension, whole = _put_together(operand_shapes, shape)
+        dimension, whole = put_together(operand_shapes, shape)
         array = np.concatenate(operands, dimension or 0)
         return array if dimension is not None else Bitcast.evaluate(array, shape=shape, operand_shapes=(whole,))
 
@@ -470,7 +470,7 @@ def slices_in_place(computations: Sequence[Computation]) -> tuple[Computation, .
     return tuple(attrs.evolve(computation, instructions=instructions_of(computation)) for computation in computations)
 
 
-def _put_together(parts: Sequence[ArrayShape], result: ArrayShape) -> tuple[int | None, ArrayShape]:
+def put_together(parts: Sequence[ArrayShape], result: ArrayShape) -> tuple[int | None, ArrayShape]:
     """The dimension in which parts make up a result, or None where they do as bits; and what they are together."""
     for dimension, size in enumerate(result.dimensions):
         others = (*result.dimensions[:dimension], *result.dimensions[dimension + 1 :])

@@ -363,7 +363,7 @@ def _block_scaled_config(instruction: Instruction) -> GemmConfig:
     return config
 
 
-def _biases_and_scales(ranks: Sequence[int], config: GemmConfig) -> tuple[list[int], list[int]]:
+def biases_and_scales(ranks: Sequence[int], config: GemmConfig) -> tuple[list[int], list[int]]:
     """Which operands are the bias, if there is one, and the scales, which are scalars; ShapeError for others.
 
     Those of lhs and rhs come first, and that of the result last. Older versions have that of the addend before it, and
@@ -396,7 +396,7 @@ class ScaledGemm(Product):
     @staticmethod
     def infer(*operands: Shape, config: GemmConfig, shape: Shape) -> Shape:
         arrays = operand_shapes(operands, "the gemm")
-        biases, _ = _biases_and_scales([array.rank for array in arrays], config)
+        biases, _ = biases_and_scales([array.rank for array in arrays], config)
         declared = result_shapes(shape, "the gemm", 1 + config.has_largest)[0]
         result = contraction_shape(arrays[0], arrays[1], config.dimension_numbers, declared.element_type)
         check_addends([*arrays[2 : 2 + (config.beta != 0)], *(arrays[number] for number in biases)], result, config)
@@ -404,7 +404,7 @@ class ScaledGemm(Product):
 
     @staticmethod
     def evaluate(*operands: Array, config: GemmConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
-        biases, scales = _biases_and_scales([operand.ndim for operand in operands], config)
+        biases, scales = biases_and_scales([operand.ndim for operand in operands], config)
         lhs_scale, rhs_scale, *others = (widen(operands[number]) for number in scales)
         numbers, f32 = config.dimension_numbers, ArrayShape(element_type("f32"))
         product = Dot.evaluate(*operands[:2], attributes=numbers, shape=f32, numerics=numerics)

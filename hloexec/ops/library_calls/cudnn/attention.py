@@ -53,7 +53,7 @@ def _config(instruction: Instruction) -> AttentionConfig:
     return attention_config(instruction)
 
 
-def _operand_names(config: AttentionConfig) -> list[str]:
+def operand_names(config: AttentionConfig) -> list[str]:
     """The operands in order."""
     kind = config.kind
     names = ["queries", "keys", "values"]
@@ -116,7 +116,7 @@ def _sizes(shapes: dict[str, ArrayShape], config: AttentionConfig) -> tuple[tupl
 
 def _required(*, operand_shapes: ArrayShapes, config: AttentionConfig) -> Iterator[Requirement]:
     """Lengths of at most a row, of which none or less is none; offsets within all rows, and blocks that there are."""
-    names = _operand_names(config)
+    names = operand_names(config)
     shapes = dict(zip(names, operand_shapes, strict=True))
     queries, keys, _ = _sizes(shapes, config)
     for side, (batch, heads, rows, depth) in (("query", queries), ("key", keys)):
@@ -142,7 +142,7 @@ def _results(
     numerics: NumericsPolicy,
 ) -> CallResult:
     """What attention, or its gradient, is in the form that the config says, rounded."""
-    given = named(operands, _operand_names(config), "the attention", EvaluationError)
+    given = named(operands, operand_names(config), "the attention", EvaluationError)
     if config.is_flash:
         batch = Batch.of(given, config, numerics)
         results = flash(given, config, batch, element_type_of(batch.queries.dtype).accumulate)
@@ -198,7 +198,7 @@ class Attention:
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
-        shapes = named_shapes(operands, _operand_names(config), "the attention")
+        shapes = named_shapes(operands, operand_names(config), "the attention")
         queries, keys, values = _sizes(shapes, config)
         expected: list[Dimensions] = [(*queries[:3], values[3])]
         if result_count(shape) > 1:
@@ -228,7 +228,7 @@ class AttentionBackward:
 
     @staticmethod
     def infer(*operands: Shape, config: AttentionConfig, shape: Shape) -> Shape:
-        shapes = named_shapes(operands, _operand_names(config), "the attention")
+        shapes = named_shapes(operands, operand_names(config), "the attention")
         queries, keys, values = _sizes(shapes, config)
         check_outputs(shapes, config, (*queries[:3], values[3]), "the attention")
         (batch, heads, rows, _), columns = queries, keys[2]

@@ -255,7 +255,7 @@ def check_outputs(
 
 def result_count(shape: Shape) -> int:
     """How many results are declared, scratch memory aside."""
-    return sum(not _is_scratch(leaf) for leaf in result_shapes(shape, "the attention"))
+    return sum(not is_scratch(leaf) for leaf in result_shapes(shape, "the attention"))
 
 
 def results_of(shape: Shape, expected: Sequence[Dimensions], subject: str) -> Shape:
@@ -264,7 +264,7 @@ def results_of(shape: Shape, expected: Sequence[Dimensions], subject: str) -> Sh
     A dimension of size 1 that one of them has more than the other does not count.
     """
     declared = list(result_shapes(shape, subject))
-    places = [place for place, leaf in enumerate(declared) if not _is_scratch(leaf)]
+    places = [place for place, leaf in enumerate(declared) if not is_scratch(leaf)]
     if len(places) != len(expected) or not isinstance(shape, TupleShape):
         raise ShapeError(f"{subject} has {len(expected)} results and scratch memory, but is declared as {shape}")
     for place, dimensions in zip(places, expected, strict=True):
@@ -283,13 +283,13 @@ def rounded_results(
     """
     remaining = iter(results)
     leaves = [
-        zeros_of(leaf) if _is_scratch(leaf) else rounded(next(remaining), leaf.element_type).reshape(leaf.dimensions)
+        zeros_of(leaf) if is_scratch(leaf) else rounded(next(remaining), leaf.element_type).reshape(leaf.dimensions)
         for leaf in result_shapes(shape, "the attention")
     ]
     return tuple(leaves) if isinstance(shape, TupleShape) else leaves[0]
 
 
-def _is_scratch(leaf: ArrayShape) -> bool:
+def is_scratch(leaf: ArrayShape) -> bool:
     """Whether a result is scratch memory; its place among the results changed over the years."""
     return leaf.element_type.name == "u8" and leaf.rank == 1
 

@@ -72,7 +72,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array, float], Array]] = {
 
 
 @frozen
-class _Config:
+class ConvolutionConfig:
     """What a call says about values."""
 
     geometry: Geometry
@@ -83,7 +83,7 @@ class _Config:
     is_reordered: bool
 
 
-def _config(instruction: Instruction) -> _Config:
+def _config(instruction: Instruction) -> ConvolutionConfig:
     fields = read_fields(instruction, "cudnn_conv_backend_config", CONVOLUTION_FIELDS)
     mode = fields.word("activation_mode", _MODES)
     if mode not in ACTIVATIONS:
@@ -92,7 +92,7 @@ def _config(instruction: Instruction) -> _Config:
         raise UnsupportedError("it has a serialized_graph, which is for __cudnn$convForwardGraph")
     if "conv_result_scale" not in fields.values:
         raise UnsupportedError("its cudnn_conv_backend_config lacks conv_result_scale")
-    return _Config(
+    return ConvolutionConfig(
         geometry(instruction.attributes),
         fields.number("conv_result_scale"),
         fields.number("side_input_scale"),
@@ -102,7 +102,7 @@ def _config(instruction: Instruction) -> _Config:
     )
 
 
-def _plain_config(instruction: Instruction) -> _Config:
+def _plain_config(instruction: Instruction) -> ConvolutionConfig:
     """The config of a call without bias; nothing may follow the convolution."""
     config = _config(instruction)
     for name, value, wanted in (
@@ -147,13 +147,13 @@ class Forward:
         return resized_sides(change, lambda inputs, kernel, *others, result: (inputs, kernel, result))
 
     @staticmethod
-    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: ConvolutionConfig, shape: Shape) -> Shape:
         inputs, kernel = operand_shapes(operands, "convForward", (2,))
         declared = result_shapes(shape, "convForward")[0]
         return in_declared_form([config.geometry.output_shape(inputs, kernel, declared)], shape)
 
     @staticmethod
-    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+    def evaluate(*operands: Array, config: ConvolutionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         inputs, kernel = operands
         geometry, declared = config.geometry, result_shapes(shape, "convForward")[0]
         if config.is_reordered:
@@ -253,7 +253,7 @@ class BiasActivationForward:
     resize = staticmethod(Forward.resize)
 
     @staticmethod
-    def infer(*operands: Shape, config: _Config, shape: Shape) -> Shape:
+    def infer(*operands: Shape, config: ConvolutionConfig, shape: Shape) -> Shape:
         inputs, kernel, bias, *side = operand_shapes(operands, "convBiasActivationForward", (3, 4))
         declared = result_shapes(shape, "convBiasActivationForward")[0]
         geometry = config.geometry
@@ -270,7 +270,7 @@ class BiasActivationForward:
         return in_declared_form([result], shape)
 
     @staticmethod
-    def evaluate(*operands: Array, config: _Config, shape: Shape, numerics: NumericsPolicy) -> CallResult:
+    def evaluate(*operands: Array, config: ConvolutionConfig, shape: Shape, numerics: NumericsPolicy) -> CallResult:
         geometry = config.geometry
         inputs, kernel, bias, *side = operands
         if config.side_scale and not side:

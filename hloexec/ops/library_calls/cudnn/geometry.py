@@ -251,18 +251,23 @@ class Geometry:
 
     def input_gradient(self, gradient: Array, kernel: Array, inputs: ArrayShape, numerics: NumericsPolicy) -> Array:
         """That of x, of the shape `inputs`, from that of y."""
-        x, w, y = self.input.labelled, self.kernel.labelled, self.output.labelled
-        groups = self.attributes.feature_group_count
+        w, groups = self.kernel.labelled, self.attributes.feature_group_count
         # A group's outputs become its inputs: [..., in, groups × out] → [..., out, groups × in].
         view = kernel.transpose(*w[2:], w[1], w[0])
         split = view.reshape(*view.shape[:-1], groups, view.shape[-1] // groups)
         swapped = np.swapaxes(split, -1, -3).reshape(*view.shape[:-2], -1, groups * view.shape[-2])
+        attributes = self.input_gradient_attributes(gradient.shape, inputs.dimensions)
+        return _convolution(gradient, swapped, attributes, inputs.element_type, numerics)
+
+    def input_gradient_attributes(self, gradient: Dimensions, inputs: Dimensions) -> ConvolutionAttributes:
+        """The convolution of the gradient of y with a filter [..., out, in] that gives the gradient of x."""
+        x, y = self.input.labelled, self.output.labelled
         window = []
         for dimension, along_x, along_y in zip(self.attributes.window.dimensions, x[2:], y[2:], strict=True):
             reach = (dimension.size - 1) * dimension.window_dilation
             low = reach - dimension.padding_low
-            spread = (gradient.shape[along_y] - 1) * dimension.stride + 1
-            wanted = (inputs.dimensions[along_x] - 1) * dimension.base_dilation + 1
+            spread = (gradient[along_y] - 1) * dimension.stride + 1
+            wanted = (inputs[along_x] - 1) * dimension.base_dilation + 1
             window.append(
                 attrs.evolve(
                     dimension,
@@ -275,16 +280,21 @@ class Geometry:
             )
         count = len(window)
         numbers = dimension_numbers(y, (count + 1, count, *range(count)), x)
-        attributes = attrs.evolve(self.attributes, window=Window(tuple(window)), dim_labels=numbers)
-        return _convolution(gradient, swapped, attributes, inputs.element_type, numerics)
+        return attrs.evolve(self.attributes, window=Window(tuple(window)), dim_labels=numbers)
 
     def filter_gradient(self, inputs: Array, gradient: Array, result: ElementType, numerics: NumericsPolicy) -> Array:
         """That of w, from x and the gradient of y."""
+        attributes = self.filter_gradient_attributes(inputs.shape, gradient.shape)
+        value = _convolution(inputs, gradient, attributes, result, numerics)
+        return np.asarray(np.flip(value, self.reversed_axes))
+
+    def filter_gradient_attributes(self, inputs: Dimensions, gradient: Dimensions) -> ConvolutionAttributes:
+        """The convolution of x with the gradient of y that gives the gradient of w, but for `reversed_axes`."""
         x, w, y = self.input.labelled, self.kernel.labelled, self.output.labelled
         window = []
         for dimension, along_x, along_y in zip(self.attributes.window.dimensions, x[2:], y[2:], strict=True):
-            outputs = gradient.shape[along_y]
-            spread = (inputs.shape[along_x] - 1) * dimension.base_dilation + 1
+            outputs = gradient[along_y]
+            spread = (inputs[along_x] - 1) * dimension.base_dilation + 1
             reach = (outputs - 1) * dimension.stride + (dimension.size - 1) * dimension.window_dilation + 1
             window.append(
                 attrs.evolve(
@@ -298,16 +308,19 @@ class Geometry:
             )
         # The batch takes the place of features, and the filter that of the output.
         numbers = dimension_numbers(*((second, first, *spatial) for first, second, *spatial in (x, y, w)))
-        attributes = attrs.evolve(
+        return attrs.evolve(
             self.attributes,
             window=Window(tuple(window)),
             dim_labels=numbers,
             feature_group_count=1,
             batch_group_count=self.attributes.feature_group_count,
         )
-        value = _convolution(inputs, gradient, attributes, result, numerics)
-        dimensions = zip(w[2:], self.attributes.window.dimensions, strict=True)
-        return np.asarray(np.flip(value, tuple(place for place, dimension in dimensions if dimension.window_reversal)))
+
+    @property
+    def reversed_axes(self) -> Dimensions:
+        """The dimensions of w that the window goes through backwards."""
+        dimensions = zip(self.kernel.labelled[2:], self.attributes.window.dimensions, strict=True)
+        return tuple(place for place, dimension in dimensions if dimension.window_reversal)
 
 
 def relate_sides(use: Relating, inputs: Value, kernel: Value, output: Value) -> None:

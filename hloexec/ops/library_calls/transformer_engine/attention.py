@@ -305,10 +305,10 @@ def _first_sums(shapes: Sequence[ArrayShape], config: AttentionConfig) -> int:
     return place if is_older else place + 1
 
 
-def _seed(first: int, config: AttentionConfig) -> int:
-    """The number of forward's operand that is the seed, by that of the running sums."""
+def seed_number(shapes: Sequence[ArrayShape], config: AttentionConfig) -> int:
+    """The number of forward's operand that is the seed."""
     place = 4 + config.has_softmax_offset
-    return place if first > place else place + 4
+    return place if _first_sums(shapes, config) > place else place + 4
 
 
 @custom_call("te_fused_attn_forward_ffi", config=_config, is_reproducible=True)
@@ -371,7 +371,7 @@ class FusedAttentionForward:
         declared = result_shapes(shape, "the attention")
         offset = operands[4] if config.has_softmax_offset else None
         first = _first_sums(operand_shapes, config)
-        seed = operands[_seed(first, config)]
+        seed = operands[seed_number(operand_shapes, config)]
         batch = Batch(operands, operands[first : first + 4], config)
         sizes = batch.sizes
         output = np.zeros(
