@@ -62,7 +62,7 @@ def counterpart_of(
         if not names_file(spec):
             read = {"xla": _xla, _XLA_CPU: _xla, "python": _python, "call": _call}.get(kind, _policy)
             return read(spec, rest)
-        if instead or not os.path.exists(spec):
+        if instead or not os.path.lexists(spec):
             return PolicyRun(numerics_policy(spec))
     except (InputError, UnsupportedError) as error:
         problem, advice = f"{argument(name)} is {spec!r}, but {error.message}", f"; {instead}" if instead else ""
