@@ -152,3 +152,33 @@ def test_xla_of_another_environment_runs_modules() -> None:
     assert_array_equal(answer.value(), [-X, X])
     answer = hloexec.counterpart(f"python:{sys.executable}:abacus").run(module_named("m"), [X])
     assert answer.outcome is hloexec.Outcome.REFUSED and "does not start: " in answer.reason
+
+
+OPTIMIZED = """HloModule m, is_scheduled=true, num_partitions=4
+
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+squares { p = f32[2] parameter(0)  ROOT q = f32[2] multiply(p, p) }
+
+ENTRY e {
+  x = f32[2]{0} parameter(0)
+  y = f32[2]{0} fusion(x), kind=kLoop, calls=squares
+  begun = f32[2]{0} all-reduce-start(y), channel_id=1, use_global_device_ids=true, replica_groups=[2,2]<=[4], to_apply=add
+  done = f32[2]{0} all-reduce-done(begun)
+  ROOT z = f32[2,1]{0,1} bitcast(done)
+}
+"""
+
+
+def test_xla_runs_what_it_has_optimized_and_divided() -> None:
+    pytest.importorskip("jax")
+    module, inputs = hloexec.parse(OPTIMIZED), [[np.array([device, 3], np.float32)] for device in range(4)]
+    answer = hloexec.counterpart("xla:cpu").run(module, inputs)
+    for ours, theirs in zip(hloexec.run_devices(module, inputs), answer.value(), strict=True):
+        assert_array_equal(ours, theirs)
+
+
+def test_what_has_no_equivalent_is_named() -> None:
+    pytest.importorskip("jax")
+    text = 'ENTRY e { x = f32[2] parameter(0)  ROOT y = f32[2] custom-call(x), custom_call_target="abacus" }'
+    answer = hloexec.counterpart("xla:cpu").run(hloexec.parse("HloModule m, is_scheduled=true\n" + text), [X])
+    assert answer.outcome is hloexec.Outcome.REFUSED and "abacus" in answer.reason

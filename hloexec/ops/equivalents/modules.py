@@ -15,6 +15,15 @@ from hloexec.ops.equivalents.writing import Writer, plain_shape
 from hloexec.ops.registry import Role, entry_of, operation_name, role_of
 
 
+def is_optimized(module: Module) -> bool:
+    """Whether a module has what only XLA's optimizations make, which StableHLO cannot express."""
+    return module.is_scheduled or any(
+        instruction.opcode in ("fusion", "bitcast") or role_of(instruction) in (Role.LIBRARY, Role.ASYNC_START)
+        for computation in module
+        for instruction in computation
+    )
+
+
 def for_xla(module: Module, replicas: int | None = None, partitions: int | None = None) -> Module:
     """A module that computes the same in operations that XLA compiles from StableHLO, on XLA:CPU at least.
 

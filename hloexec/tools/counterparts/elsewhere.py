@@ -1,7 +1,7 @@
 """Counterparts in processes of their own: XLA, in this environment or another, and functions of users.
 
-jaxlib compiles only StableHLO. A module is therefore parsed by XLA, converted to StableHLO and compiled; what that
-cannot express (fusions, most library calls, layouts within a module) is refused by XLA or crashes it.
+jaxlib compiles only StableHLO. A module is therefore parsed by XLA, converted to StableHLO and compiled; in place of
+what that cannot express (fusions, library calls, layouts within a module), XLA gets an equivalent.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hloexec.engine.exec.running import RunOptions, resolve_options
 from hloexec.engine.inputs import value_of
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.language.text import format as format_module
+from hloexec.ops.equivalents.modules import for_xla, is_optimized
 from hloexec.tools.counterparts.answers import Answer, Outcome
 from hloexec.tools.counterparts.worker import described
 from hloexec.tools.counterparts.workers import NoAnswerError, worker_for
@@ -76,14 +77,16 @@ class Elsewhere:
             self.require(module)
             rows = inputs_by_device(module.entry, inputs)
             device_arguments(module.entry, rows, devices)
+            compiled = compiled_by_xla(module) if self.function is None else module
         except HloError as error:
             return Answer.raised(error)
         leaves = [leaf.is_array for _, leaf in leaf_shapes(module.entry.result_shape)]
         arrays = [arrays_of(tuple(row)) for row in (rows if len(rows) == devices else rows * devices)]
         header = {
-            "text": self._text(module),
-            "replicas": module.replica_count,
-            "partitions": module.num_partitions,
+            # Older XLAs do not read the tables of newer metadata, which change no value.
+            "text": format_module(compiled, metadata=self.function is not None),
+            "replicas": compiled.replica_count,
+            "partitions": compiled.num_partitions,
             "kept": leaves,
             "memory": resolved.memory_limit,
             "arrays": [list(map(described, row)) for row in arrays],
@@ -99,13 +102,11 @@ class Elsewhere:
             return Answer.failed(Outcome.MISMATCHED, f"{self.subject} gives {mismatch}")
         return Answer(Outcome.ANSWERED, join_values([_value(module, row) for row in data]))
 
-    def _text(self, module: Module) -> str:
-        # Older XLAs do not read the tables of newer metadata, which change no value.
-        return format_module(module) if self.function else format_module(compiled_by_xla(module), metadata=False)
-
 
 def compiled_by_xla(module: Module) -> Module:
     """What XLA is given in place of a module, and computes the same."""
+    if is_optimized(module):
+        return for_xla(module)
     # An execution would use up the inputs that the result may alias.
     return attrs.evolve(module, input_output_alias=(), buffer_donor=())
 
