@@ -153,10 +153,7 @@ class Writer:
         return self.module.by_name[name]
 
     def call(self, name: str, operands: Sequence[Instruction]) -> Instruction:
-        """What a computation of the module gives, its instructions among those of the caller.
-
-        XLA's partitioner does not get over calls in loops.
-        """
+        """What a computation of the module gives, its instructions among those of the caller."""
         callee = self.computation(name)
         values = {parameter.name: value for parameter, value in zip(callee.parameters, operands, strict=True)}
         return attrs.evolve(self, source=callee, values=values).write()

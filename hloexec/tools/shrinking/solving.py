@@ -29,7 +29,7 @@ _EXCESS = 500.0
 """What it costs if a value is twice as large as it should be."""
 _SLOPES = ((65536, 1.0), (16384, 1.0), (4096, 2.0), (1024, 2.0), (256, 4.0), (64, 8.0), (32, 16.0), (16, 64.0))
 """Below each size, what it costs in addition to halve a dimension."""
-_LANES = 128.0
+_LANE_COST = 128.0
 """What it costs to halve rows of tiles, which rather stay as they are."""
 
 
@@ -155,7 +155,7 @@ class Solver:
         """One column for each prime of a group, how many of it are taken away."""
         room = log2(group.unit / max(1, group.least))
         primes = factorization(group.unit) if group.is_divided else {2: floor(room + _TOLERANCE)}
-        cost = _LANES if group.has_lanes else 1.0
+        cost = _LANE_COST if group.has_lanes else 1.0
         columns = {
             prime: program.column(
                 cost * log2(prime), min(count, floor(room / log2(prime) + _TOLERANCE)), is_integer=True
