@@ -420,6 +420,7 @@ class ConcatBitcast:
     def infer(*operands: Shape, shape: Shape) -> Shape:
         result = array_shape(shape, "the result of ConcatBitcast")
         parts = operand_shapes(operands, "ConcatBitcast")
+        require(len(parts) > 0, "ConcatBitcast must have at least one operand")
         for part in parts:
             require(
                 part.element_type is parts[0].element_type,

@@ -258,3 +258,8 @@ def test_callbacks_are_refused_with_what_to_do(target):
 def test_wrong_calls_are_errors_of_hloexec(line):
     with pytest.raises(HloError):
         run(f"x = f32[4] parameter(0)\n{line}", np.zeros(4, np.float32))
+
+
+def test_slices_that_are_put_together_are_one_at_least():
+    with pytest.raises(VerificationError, match="ConcatBitcast must have at least one operand"):
+        run('ROOT c = f32[4,3] custom-call(), custom_call_target="ConcatBitcast"')
