@@ -64,7 +64,10 @@ _OPTIONS = {
         help="Sample one parameter's random values from a range, both ends included. May be repeated.",
     ),
     "different_inputs": _option(
-        "--different-inputs", is_flag=True, default=False, help="Generate different random inputs for each device."
+        "--different-inputs",
+        is_flag=True,
+        default=False,
+        help="Generate different random inputs for each device; integers that say how often devices communicate agree.",
     ),
     "replicas": _option("--replicas", type=click.IntRange(1), help="Number of replicas.  [default: as in the module]"),
     "partitions": _option(

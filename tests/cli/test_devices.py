@@ -264,3 +264,72 @@ def test_what_has_one_result_is_refused_for_several_devices_before_the_run(
     output = call("run", "m.hlo", "--against", against, "--save", "out.npz", code=2)
     assert "on each of 8 devices; --global-inputs puts those together" in output
     assert "ran in" not in output and not Path("out.npz").exists()
+
+
+LOOP = """HloModule loop, num_partitions=4
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+goes_on {
+  s = (s32[], s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1
+  ROOT less = pred[] compare(i, n), direction=LT
+}
+
+step {
+  s = (s32[], s32[], f32[4]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] get-tuple-element(s), index=1
+  x = f32[4] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  sum = f32[4] all-reduce(x), channel_id=1, replica_groups={}, to_apply=add
+  ROOT t = (s32[], s32[], f32[4]) tuple(next, n, sum)
+}
+
+ENTRY main {
+  x = f32[4] parameter(0)
+  key = u32[2] parameter(1)
+  other = s32[] parameter(2)
+  first = u32[1] slice(key), slice={[0:1]}
+  bits = u32[] reshape(first)
+  seven = u32[] constant(7)
+  some = u32[] and(bits, seven)
+  count = s32[] convert(some)
+  zero = s32[] constant(0)
+  t = (s32[], s32[], f32[4]) tuple(zero, count, x)
+  w = (s32[], s32[], f32[4]) while(t), condition=goes_on, body=step
+  y = f32[4] get-tuple-element(w), index=2
+  ROOT r = (f32[4], s32[]) tuple(y, other)
+}
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_different_inputs_agree_in_what_says_how_often_devices_communicate(
+    seed: int, tmp_path: Path, call: Call
+) -> None:
+    path = tmp_path / "loop.hlo"
+    path.write_text(LOOP, encoding="utf-8")
+    output = call("run", str(path), "--different-inputs", "--seed", str(seed))
+    assert "\n1 key " in output and "\n2 other on device " in output and "\n0 x on device " in output
+
+
+def test_what_all_devices_compute_alike_may_say_so_with_different_inputs(tmp_path: Path, call: Call) -> None:
+    path = tmp_path / "loop.hlo"
+    summed = "total = u32[] all-reduce(bits), channel_id=2, replica_groups={}, to_apply=add_u32\n  some = u32[] and(total, seven)"
+    text = LOOP.replace("some = u32[] and(bits, seven)", summed)
+    path.write_text(
+        text.replace(
+            "add {",
+            "add_u32 {\n  a = u32[] parameter(0)\n  b = u32[] parameter(1)\n  ROOT c = u32[] add(a, b)\n}\n\nadd {",
+            1,
+        ),
+        encoding="utf-8",
+    )
+    assert "\n1 key on device 0 " in call("run", str(path), "--different-inputs")

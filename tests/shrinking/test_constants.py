@@ -219,3 +219,67 @@ def test_a_fraction_of_which_little_is_known_is_what_an_equal_one_is() -> None:
     assert (by_name["share"].after, by_name["share"].is_certain) == (1 / 16, True)
     assert (by_name["less"].after, by_name["less"].is_certain) == (-1 / 16, False)
     assert found.module.entry.by_name["less"].attributes.literal.value == -1 / 16
+
+
+def test_a_decimal_that_is_a_fraction_of_a_size_too_stays_and_is_listed() -> None:
+    text = module(
+        """
+    x = f32[100,64] parameter(0)
+    y = f32[32] parameter(1)
+    zero = f32[] constant(0)
+    s = f32[64] reduce(x, zero), dimensions={0}, to_apply=add_f32
+    decay = f32[] constant(0.01)
+    decays = f32[32] broadcast(decay), dimensions={}
+    m = f32[32] multiply(y, decays)
+    ROOT t = (f32[64], f32[32]) tuple(s, m)""",
+        ADD,
+    )
+    assert constant(shrink(text, dims={100: 20})) == (f32(0.01), f32(0.01), False)
+
+
+def for_devices(body: str) -> str:
+    return module(body, ADD).replace("HloModule m", "HloModule m, num_partitions=16")
+
+
+def test_a_mean_over_the_rows_of_all_devices_is_none_over_features_of_which_there_are_as_many() -> None:
+    text = for_devices(
+        f"""
+    x = f32[128,2048] parameter(0)
+    w = f32[2048,48] parameter(1)
+    logits = f32[128,48] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+    n = f32[] constant({-1 / 2048})
+    ns = f32[128,48] broadcast(n), dimensions={{}}
+    scaled = f32[128,48] multiply(logits, ns)
+    zero = f32[] constant(0)
+    s = f32[48] reduce(scaled, zero), dimensions={{0}}, to_apply=add_f32
+    ROOT r = f32[48] all-reduce(s), channel_id=1, replica_groups={{}}, use_global_device_ids=false, to_apply=add_f32"""
+    )
+    assert constant(shrink(text, dims={2048: 256, 128: 8})) == (-1 / 2048, -1 / 128, False)
+
+
+def test_what_all_devices_have_together_follows_what_each_has() -> None:
+    text = for_devices(
+        """
+    tokens = s32[24] parameter(0)
+    table = f32[512,64] parameter(1)
+    zero = s32[] constant(0)
+    zeros = s32[24] broadcast(zero), dimensions={}
+    last = s32[] constant(8191)
+    lasts = s32[24] broadcast(last), dimensions={}
+    within = s32[24] clamp(zeros, tokens, lasts)
+    id = u32[] partition-id()
+    number = s32[] convert(id)
+    share = s32[] constant(512)
+    first = s32[] multiply(number, share)
+    firsts = s32[24] broadcast(first), dimensions={}
+    rows = s32[24] subtract(within, firsts)
+    ROOT g = f32[24,64] gather(table, rows), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, """
+        """index_vector_dim=1, slice_sizes={1,64}
+"""
+    )
+    text = text.replace("ROOT g", "g").replace(
+        "slice_sizes={1,64}\n",
+        "slice_sizes={1,64}\n    ROOT r = f32[24,64] all-reduce(g), channel_id=1, replica_groups={}, to_apply=add_f32",
+    )
+    changes = {(change.before, change.after) for change in shrink(text, dims={512: 32}).constants}
+    assert changes == {(512, 32), (8191, 511)}

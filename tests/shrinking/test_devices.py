@@ -344,3 +344,21 @@ def test_the_part_of_one_of_many_devices_shrinks_and_offsets_follow(part: int) -
     shrinkage = hloexec.shrink(offsets_for(32), dims={128 * 32: 128 * part})
     assert shrinkage.module == offsets_for(part)
     assert all(change.is_certain for change in shrinkage.constants)
+
+
+def test_what_goes_round_both_ways_begins_half_the_way_round_still() -> None:
+    text = """
+    x = f32[16,4] parameter(0)
+    step = u32[] parameter(1)
+    id = u32[] partition-id()
+    moved = u32[] add(step, id)
+    nine = u32[] constant(9)
+    opposite = u32[] add(moved, nine)
+    fifteen = u32[] constant(15)
+    start = u32[] and(opposite, fifteen)
+    zero = u32[] constant(0)
+    part = f32[1,4] dynamic-slice(x, start, zero), dynamic_slice_sizes={1,4}
+    ROOT all = f32[1,4] all-reduce(part), channel_id=1, use_global_device_ids=true, replica_groups=[1,16]<=[16], to_apply=add_f32
+    """
+    found = hloexec.shrink(for_devices(text, 16, ADD), devices=8)
+    assert {(each.before, each.after) for each in found.constants} == {(9, 5), (15, 7)}

@@ -8,16 +8,20 @@ say it in their entries (`unspecified` in `ops.traits`).
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 
 import attrs
 
+from hloexec.analysis.calls import calls_of
 from hloexec.analysis.dataflow.forward import Fact, ForwardAnalysis
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, Shape, flat_shapes, leaf_shapes
 from hloexec.core.ir.shape import elements_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.tree import fold
+from hloexec.engine.devices.topology import Topology, groups_of
+from hloexec.errors import InputError
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.registry import Role, find_custom_call, find_opcode, is_elementwise, role_of, traits_of
+from hloexec.ops.registry import Role, exchanges, find_custom_call, find_opcode, is_elementwise, role_of, traits_of
 from hloexec.ops.relations import Place
 
 
@@ -200,6 +204,70 @@ class _Whether(_Analysis):
 
     def _own(self, place: Place) -> frozenset[Place]:
         return _SOME if place in self.values else _NONE
+
+
+def agreed_parameters(module: Module, topology: Topology) -> frozenset[int]:
+    """The parameters of the entry, without floats, that decide whether, and how often, devices communicate: numbers of
+    iterations, lengths, keys. Where devices have others, some wait for ever."""
+    communicating = _communicating(module) if topology.count > 1 else set()
+    if not communicating:
+        return frozenset()
+    entry, steering = module.entry, _Steering(module, (), topology)
+    places = [(entry.name, parameter.name) for parameter in entry.parameters]
+    shapes = entry.parameter_shapes
+    steering.run(entry, [_everywhere(shape, frozenset([place])) for shape, place in zip(shapes, places, strict=True)])
+    deciding: set[Place] = set()
+    for computation in module:
+        for instruction in computation:
+            called = [call.computation for call in calls_of(instruction)]
+            if communicating.isdisjoint(called):
+                continue
+            role = role_of(instruction)
+            if role is Role.WHILE:
+                deciding |= steering.places.get((called[0], module.by_name[called[0]].root_name), _NONE)
+            elif role is Role.CONDITIONAL:
+                deciding |= steering.places.get((computation.name, instruction.operands[0]), _NONE)
+    numbers = [number for number, place in enumerate(places) if place in deciding]
+    return frozenset(number for number in numbers if not _has_floats(shapes[number]))
+
+
+def _communicating(module: Module) -> set[str]:
+    """The computations in which devices communicate, or in what they call."""
+    names: set[str] = set()
+    for computation in module.computations:  # what is called comes first
+        called = {call.computation for instruction in computation for call in calls_of(instruction)}
+        if not names.isdisjoint(called) or any(map(exchanges, computation)):
+            names.add(computation.name)
+    return names
+
+
+@define(eq=False)
+class _Steering(_Analysis):
+    """Follows parameters through a module, as long as devices may differ in them."""
+
+    topology: Topology
+    places: dict[Place, frozenset[Place]] = attrs.field(factory=dict)
+    """What each value depends on."""
+
+    def computed(
+        self, computation: Computation, instruction: Instruction, operands: list[_Open], place: Place
+    ) -> _Open:
+        if self._agree(instruction):
+            return _everywhere(instruction.shape, _NONE)
+        return _Analysis.computed(self, computation, instruction, operands, place)
+
+    def _agree(self, instruction: Instruction) -> bool:
+        """Whether all devices have the same result, whatever they give for it."""
+        entry = find_opcode(instruction.opcode)
+        if entry is None or not entry.gives_same:
+            return False
+        with suppress(InputError):
+            return len(groups_of(instruction, self.topology)) == 1
+        return False
+
+    def found(self, place: Place, fact: _Open) -> None:
+        if places := fact.all:
+            self.places[place] = self.places.get(place, _NONE) | places
 
 
 def _everywhere(shape: Shape, places: frozenset[Place]) -> _Open:

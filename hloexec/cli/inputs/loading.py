@@ -292,6 +292,7 @@ def values_per_device(
 ) -> list[list[Value]]:
     """The inputs of a computation (by default the entry), as the options say: one list for all devices, or one each, of
     all or of the `own` devices of this process."""
+    from hloexec.analysis.dataflow.dependences import agreed_parameters
     from hloexec.cli.running import inputs_per_device
     from hloexec.core.arguments import parameter_numbers
     from hloexec.engine.inputs import input_generator
@@ -308,12 +309,23 @@ def values_per_device(
     def random() -> Callable[[int], list[Value]]:
         return input_generator(module, given.distribution, chosen.name, ranges=ranges, verify=verify)
 
+    @cache
+    def alike() -> dict[int, Value]:
+        """The values of parameters that have to be the same on all devices, so that these do not wait for one another
+        for ever."""
+        numbers = agreed_parameters(module, topology) if chosen is module.entry and given.different_inputs else ()
+        values = random()(given.options.seed) if numbers else []
+        return {number: values[number] for number in numbers}
+
+    def seeded(seed: int) -> list[Value]:
+        return list((dict(enumerate(random()(seed))) | alike()).values())
+
     return inputs_per_device(
         topology,
         given.inputs,
         given.different_inputs,
         given.options.seed,
-        lambda path, number: _parameter_values(module, chosen, path, given, number, ranges, random),
+        lambda path, number: _parameter_values(module, chosen, path, given, number, ranges, seeded),
         own,
     )
 
@@ -354,7 +366,7 @@ def _parameter_values(
     given: Given,
     seed: int,
     ranges: Collection[int | str],
-    random: Callable[[], Callable[[int], list[Value]]],
+    random: Callable[[int], list[Value]],
 ) -> list[Value]:
     """One value per parameter: from --input, else from the file or script, else random."""
     from hloexec.language import literals
@@ -367,7 +379,7 @@ def _parameter_values(
     if both := [number for number in ranges if number in values]:
         raise _given_twice(both[0])
     if len(values) < len(computation.parameters):
-        values = dict(enumerate(random()(seed))) | values
+        values = dict(enumerate(random(seed))) | values
     elif computation.parameters:
         require_normal(given, f"each parameter of {computation.name} is given a value")
     return [values[number] for number in range(len(computation.parameters))]

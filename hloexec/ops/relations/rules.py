@@ -435,6 +435,11 @@ class Relations:
     """Dimensions along which operations on elements put arrays side by side: there, elements are in the same order."""
     _same: UnionFind = attrs.field(factory=lambda: UnionFind())
 
+    def device_roots(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The roots of axes of devices, and those of numbers of devices that stay."""
+        axes, members = (frozenset(map(self.root, numbers)) for numbers in (self.to_one, self.members.values()))
+        return axes, members
+
     def new(self, sizes: Sequence[int]) -> Axes:
         """Numbers for the dimensions of one more array."""
         first = len(self.sizes)

@@ -129,6 +129,10 @@ class _Sizes:
             self._over_few[roots] = self.of(roots)[0] < _FEW and not set(roots).isdisjoint(axes)
         return self._over_few[roots]
 
+    def of_devices(self, candidates: Iterable[Roots], counts: Iterable[int]) -> list[Roots]:
+        """Dimensions together with one of some numbers of devices, each of which has its part of them."""
+        return [tuple(sorted((*roots, count))) for roots in candidates for count in counts if count not in roots]
+
     def is_changed(self, roots: Iterable[int]) -> bool:
         return any(self.sizes.get(root, self.relations.sizes[root]) != self.relations.sizes[root] for root in roots)
 
@@ -229,21 +233,14 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
     met, spread, counted = (
         roots_by_place.get(place, {}) for roots_by_place in (facts.met, facts.spread, facts.counted)
     )
-    certain = _matches(number, met, lengths, _FORMS, 2)
-    if certain:
-        singles = _matches(number, met, lengths, _SINGLES, 2)
-        filled = _matches(number, spread, lengths, _MEANS, _LEAST_GUESSED)
-        matches = singles or filled or certain
-        return (*matches[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
+    shared = lengths.of_devices(spread, facts.axes | facts.members)
+    if _matches(number, met, lengths, _FORMS, 2):
+        return _of_sums(number, place, met, spread, shared, facts, lengths)
     if along := _along(number, counted, lengths):
         return along
     for forms, least in ((_MEANS, _LEAST_GUESSED), (_FRACTIONS, _LEAST_GUESSED**2)):
-        for candidates in (spread, lengths.everywhere):
-            guesses = _matches(number, candidates, lengths, forms, least)
-            if guesses and len({float(after) for after, _ in guesses}) == 1:
-                return None if guesses[0][0] == number else (*guesses[0], False)
-            if guesses and lengths.devices() > 1:
-                return number, guesses[0][1], False
+        if (guess := _guessed(number, spread, shared, lengths, forms, least)) is not None:
+            return None if guess[2] else (*guess[:2], False)
         if forms is _MEANS and (scaled := _scaled(number, [*met, *spread], lengths)):
             return (*scaled, False)
     if folded := _spaced(number, spread, lengths) or _of_two(number, spread, lengths):
@@ -254,6 +251,45 @@ def _followed(number: Any, place: Place, facts: Sums, lengths: _Sizes) -> tuple[
         return number, max(2, lengths.devices()), False
     suspected = _suspected(number, counted, lengths)
     return (number, suspected[1], False) if suspected and place in facts.weights else suspected
+
+
+def _guessed(
+    number: Any, spread: Iterable[Roots], shared: Iterable[Roots], lengths: _Sizes, forms: Sequence[_Form], least: int
+) -> tuple[Any, int, bool] | None:
+    """The same for a fraction of what sums are over elsewhere, or that fills arrays of so many elements; last, whether
+    these have not changed."""
+    for candidates in (spread, shared, lengths.everywhere):
+        guesses = _matches(number, candidates, lengths, forms, least)
+        if candidates is shared:
+            guesses = [guess for guess in guesses if guess[0] != number]
+        if guesses and len({float(after) for after, _ in guesses}) == 1:
+            after, size = guesses[0]
+            is_left = candidates is not spread and _is_decimal(number)
+            return number if is_left else after, size, after == number
+        if guesses and lengths.devices() > 1:
+            return number, guesses[0][1], False
+    return None
+
+
+def _of_sums(
+    number: Any,
+    place: Place,
+    met: Mapping[Roots, None],
+    spread: Iterable[Roots],
+    shared: Iterable[Roots],
+    facts: Sums,
+    lengths: _Sizes,
+) -> tuple[Any, int, bool]:
+    """The same for a constant that encodes a sum that it meets; contractions are divided by √N, and seldom by N."""
+    certain = _matches(number, met, lengths, _FORMS, 2)
+    reduced = [roots for roots in met if roots in facts.reduced[place]]
+    single = [roots for roots in met if len(roots) == 1]
+    singles = _matches(number, reduced, lengths, _SINGLES, 2) or _matches(number, single, lengths, _ROOTS, 2)
+    filled = _matches(number, spread, lengths, _MEANS, _LEAST_GUESSED)
+    if not singles:
+        filled += _matches(number, shared, lengths, _MEANS, _LEAST_GUESSED)
+    matches = singles or filled or _matches(number, met, lengths, _SINGLES, 2) or certain
+    return (*matches[0], len({float(after) for after, _ in (*filled, *certain)}) == 1)
 
 
 def _scaled(number: Any, candidates: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int] | None:
@@ -322,11 +358,12 @@ def _along(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any,
 def _suspected(number: Any, counted: Iterable[Roots], lengths: _Sizes) -> tuple[Any, int, bool] | None:
     """The same for a constant of which nothing else is known, but that it looks like a size that has changed.
 
-    It is taken for one if it is N or 1/N, and N no power of two: these occur for many reasons. What numbers are scaled
-    by that count along dimensions may be anything that depends on their sizes.
+    It is taken for one if it is N or 1/N, and no power of two and no decimal: these occur for many reasons. What
+    numbers are scaled by that count along dimensions may be anything that depends on their sizes.
     """
     matches = _matches(number, lengths.changed, lengths, [form for form in _FORMS if form.is_mean], _LEAST_GUESSED)
-    if matches and not _is_power_of_two(number) and len({float(after) for after, _ in matches}) == 1:
+    is_chosen = _is_power_of_two(number) or _is_decimal(number)
+    if matches and not is_chosen and len({float(after) for after, _ in matches}) == 1:
         return *matches[0], False
     for forms, least in ((_FORMS[:2], _LEAST_GUESSED), (_LESS, _LEAST_GUESSED), (_ROOTS, _LEAST_GUESSED**2)):
         matches = matches or _matches(number, lengths.changed, lengths, forms, least)
@@ -356,6 +393,16 @@ def _is_simple(number: Any) -> bool:
     fraction = Fraction(float(number)).limit_denominator(_MOST_PARTS)
     is_near = abs(float(number) - float(fraction)) <= float(np.finfo(type(number)).eps) * abs(float(fraction))
     return is_near and abs(fraction.numerator) <= _MOST_PARTS
+
+
+def _is_decimal(number: Any) -> bool:
+    """Whether it is a decimal of few digits and no power of two, in a type that has more digits."""
+    kind = type(number)
+    return (
+        np.dtype(kind).itemsize >= 4
+        and not _is_power_of_two(number)
+        and _decimal(float(number), _DIGITS, kind) is not None
+    )
 
 
 def _decimal(number: float, digits: int, kind: Any) -> float | None:

@@ -49,6 +49,8 @@ _MOST_SOURCES = 4
 class _Fact(Fact["_Fact"]):
     sums: tuple[Roots, ...] = ()
     """Over which dimensions it was summed: the last sums first, and with those before."""
+    reduced: frozenset[Roots] = frozenset()
+    """Those of the sums that are not contractions."""
     counts: tuple[Roots, ...] = ()
     """Along which dimensions it counts."""
     sources: tuple[Place, ...] = ()
@@ -63,6 +65,7 @@ class _Fact(Fact["_Fact"]):
     def joined(self, other: _Fact) -> _Fact:
         return _Fact(
             sums=_few((*self.sums, *other.sums)),
+            reduced=self.reduced | other.reduced,
             counts=_few((*self.counts, *other.counts)),
             sources=_places((*self.sources, *other.sources)),
             devices=self.devices | other.devices,
@@ -100,9 +103,12 @@ class Sums(ForwardAnalysis[_Fact]):
     weights: set[Place] = attrs.field(factory=set)
     """Constants that meet means."""
 
-    _axes: frozenset[int] = frozenset()
+    reduced: dict[Place, set[Roots]] = attrs.field(factory=dict)
+    """By constant, those of the sums that it meets that are not contractions."""
+
+    axes: frozenset[int] = frozenset()
     """Those of devices."""
-    _members: frozenset[int] = frozenset()
+    members: frozenset[int] = frozenset()
     """Numbers of devices that stay."""
     _tiled: Mapping[int, int] = attrs.field(factory=dict)
     """By the root of places of windows, that of what a sum over these is a sum over in the end."""
@@ -113,7 +119,7 @@ class Sums(ForwardAnalysis[_Fact]):
         root = relations.root
         tiled = {root(places): root(whole) for places, whole in relations.tiled.items()}
         tiled = {places: tiled.get(whole, whole) for places, whole in tiled.items()}
-        axes, members = (frozenset(map(root, numbers)) for numbers in (relations.to_one, relations.members.values()))
+        axes, members = relations.device_roots()
         sums = cls(module, dimensions, axes=axes, members=members, tiled=tiled)
         sums.run(module.entry, ())
         return sums
@@ -138,7 +144,8 @@ class Sums(ForwardAnalysis[_Fact]):
             return _Fact(counts=((root(self.relations.counted[place]),),))
         if place in self.relations.summed:
             over = tuple(sorted(map(root, self.relations.summed[place])))
-            facts = [self._summed(operand, over) for operand in operands]
+            is_contraction = traits.contraction is not None or role_of(instruction) is Role.CUSTOM_CALL
+            facts = [self._summed(operand, over, is_contraction=is_contraction) for operand in operands]
             return attrs.evolve(facts[0], parts=tuple(facts))
         if entry is not None and entry.is_elementwise and len(operands) > 1:
             met = self._met(operands)
@@ -156,20 +163,22 @@ class Sums(ForwardAnalysis[_Fact]):
             return attrs.evolve(joined, sources=sources, counts=joined.counts if is_same else ())
         return self.nothing
 
-    def _summed(self, operand: _Fact, dimensions: Roots) -> _Fact:
+    def _summed(self, operand: _Fact, dimensions: Roots, *, is_contraction: bool = False) -> _Fact:
         own, tiled = set(dimensions), self._tiled
         whole = tuple(sorted(tiled.get(root, root) for root in dimensions))
         more = (
             tuple(sorted((*dimensions, *summed_roots))) for summed_roots in operand.sums if own.isdisjoint(summed_roots)
         )
         sums = _few([dimensions, whole, *more])
-        self.everywhere.update(dict.fromkeys(roots for roots in sums if not self._members.issuperset(roots)))
-        return _Fact(sums=sums, devices=frozenset(own.intersection(self._axes)))
+        self.everywhere.update(dict.fromkeys(roots for roots in sums if not self.members.issuperset(roots)))
+        reduced = frozenset() if is_contraction else frozenset(sums)
+        return _Fact(sums=sums, reduced=reduced, devices=frozenset(own.intersection(self.axes)))
 
     def _met(self, operands: list[_Fact]) -> _Fact:
         joined = self._joined(operands)
         for source in {source: None for operand in operands for source in operand.sources}:
             self.met.setdefault(source, {}).update(dict.fromkeys(joined.sums))
+            self.reduced.setdefault(source, set()).update(joined.reduced)
             self.counted.setdefault(source, {}).update(dict.fromkeys(joined.counts))
             if joined.devices:
                 self.scaling[source] = self.scaling.get(source, joined.devices) | joined.devices
@@ -224,6 +233,8 @@ def _marked(fact: _Fact, index: Index = ()) -> _Fact:
 
 _T = TypeVar("_T")
 _FAR = 2
+_FEW = 4
+"""Halves of so many devices are steps and small offsets."""
 _SMALL = 16
 """Numbers up to this one are steps and small offsets, whatever they count."""
 _MOST_NUMBERS = 1000
@@ -356,6 +367,10 @@ class _Lengths:
     sizes: Mapping[int, int]
     splits: Mapping[int, Collection[tuple[int, ...]]]
     """The factors of roots that are products, from major to minor."""
+    axes: frozenset[int]
+    """Of devices."""
+    counts: frozenset[int]
+    """Of devices: axes, and dimensions that stay."""
 
     def of(self, dimensions: Iterable[int]) -> dict[int, int]:
         """New sizes by old ones, the larger first; those that became several are left out.
@@ -366,6 +381,8 @@ class _Lengths:
         for root in {self.relations.root(dimension) for dimension in dimensions}:
             before, after = self._size(root)
             new_sizes.setdefault(before, set()).add(after)
+            if before > _FEW and root in self.axes:  # where what goes round both ways begins
+                new_sizes.setdefault(before // 2 + 1, set()).add(after // 2 + 1)
             for factors in self.splits.get(root, ()):
                 strides = [self._size(factor) for factor in reversed(factors)]
                 old, new = 1, 1
@@ -373,6 +390,19 @@ class _Lengths:
                     old, new = old * before, new * after
                     new_sizes.setdefault(old, set()).add(new)
         return {old: next(iter(new_sizes[old])) for old in sorted(new_sizes, reverse=True) if len(new_sizes[old]) == 1}
+
+    def of_devices(self, dimensions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """What all devices have together of dimensions that each has a part of, and the last position in it: what
+        becomes of these, and what they were."""
+        new_wholes: dict[int, set[int]] = {}
+        for root in {self.relations.root(dimension) for dimension in dimensions} - self.axes:
+            for count in self.counts:
+                before, after = (
+                    size * devices for size, devices in zip(self._size(root), self._size(count), strict=True)
+                )
+                new_wholes.setdefault(before, set()).add(after)
+        wholes = {before: after for before, (after, *others) in new_wholes.items() if not others}
+        return {before - less: (after - less, before) for before, after in wholes.items() for less in (0, 1)}
 
     def last_starts(self, rooms: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """By the starts of windows that divide a dimension, or are several of a few parts, the last start of
@@ -402,7 +432,8 @@ class _Lengths:
             for whole, factors in ((left, right), (right, left)):
                 if len(whole) == 1 and len(factors) > 1:
                     splits.setdefault(whole[0], set()).add(factors)
-        return cls(relations, sizes, splits)
+        axes, members = relations.device_roots()
+        return cls(relations, sizes, splits, axes, axes | members)
 
 
 def lengths_by_constant(
@@ -442,7 +473,8 @@ def constants_for(
                 continue
             unit = relations.units.root(value.unit)
             columns = _columns(literal.held, unit, single, vectors, lengths)
-            array, literal_changes = _replaced(literal.held, columns, lengths.last_starts(rooms.get(unit, ())))
+            starts = lengths.of_devices(single.get(unit, ())) | lengths.last_starts(rooms.get(unit, ()))
+            array, literal_changes = _replaced(literal.held, columns, starts)
             array, bits = _shifts(array, shifts.get(unit), lengths, changed)
             literal_changes += bits
             literal_changes += _suspects(
