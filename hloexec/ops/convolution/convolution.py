@@ -59,6 +59,7 @@ from hloexec.ops.convolution.algorithms import (
     phases,
     store,
 )
+from hloexec.ops.convolution.batched import without_batches
 from hloexec.ops.elementwise.selection import convert
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import ANY, opcode
@@ -91,6 +92,11 @@ def convolve(work: ConvolutionViews) -> None:
         return
     if not work.inputs.size or not work.kernel.size:
         work.result[...] = 0
+        return
+    if (batched := without_batches(work)) is not None:
+        rest, result = batched
+        convolve(rest)
+        work.result[...] = result
         return
     # The largest first, so that no core is left with one that the others don't share.
     parts = sorted(phases(work), key=_products, reverse=True)

@@ -23,6 +23,7 @@ from hloexec.ops.relations.parts import output_size
 from tests.drawing import examples
 from tests.ops.against_xla import needs_xla
 from tests.ops.evaluation import evaluate
+from tests.text.building import op
 
 DTYPES: dict[str, Any] = {
     "f64": np.float64,
@@ -436,3 +437,46 @@ def test_a_large_kernel_of_one_tap(
         f"  ROOT r = {element_type}[{shapes[2]}] convolution(x, k), window={{size=1}}, dim_labels={layout}\n}}\n"
     )
     assert_array_equal(run(module, *given, numerics=numerics), expected.astype(DTYPES[element_type]))
+
+
+@pytest.mark.parametrize("numerics", ["reference", "exact"])
+@pytest.mark.parametrize(
+    ("inputs", "kernel", "result", "window"),
+    [
+        ("4,8,3,6", "4,8,6,5", "4,8,3,5", "size=4x8 stride=3x7 lhs_dilate=4x8"),
+        ("4,8,3,6", "4,8,6,5", "4,8,3,5", "size=4x8 stride=3x7 lhs_dilate=4x8 rhs_reversal=1x0"),
+        ("4,8,3,6", "4,3,6,5", "4,8,3,5", "size=4x3 stride=3x1 pad=0_0x1_1 lhs_dilate=4x1"),
+        ("4,8,3,6", "4,3,6,5", "4,3,3,5", "size=4x3 stride=3x2 pad=0_0x0_-1 lhs_dilate=4x1"),
+        ("4,1,3,6", "4,7,6,5", "4,7,3,5", "size=4x7 stride=3x1 pad=0_0x6_6 lhs_dilate=4x1 rhs_reversal=0x1"),
+        ("1,1,3,6", "4,7,6,5", "4,7,3,5", "size=4x7 pad=3_3x6_6"),
+    ],
+)
+def test_windows_that_are_batches_and_columns_of_a_product(
+    inputs: str, kernel: str, result: str, window: str, numerics: str
+) -> None:
+    """As TPU compilers write products; whole numbers, so that sums are exact."""
+    text = op(
+        f"f32[{result}] convolution(a, b), window={{{window}}}, dim_labels=01bf_01io->01bf",
+        a=f"f32[{inputs}]",
+        b=f"f32[{kernel}]",
+    )
+    generator = np.random.default_rng(7)
+    a, b = (generator.integers(-8, 9, [*map(int, sizes.split(","))]).astype(np.float32) for sizes in (inputs, kernel))
+    module = parse(text, strict=True)
+    (first, second) = module.entry.root.attributes.window.dimensions
+    expected = np.zeros([*map(int, result.split(","))], np.float32)
+    for x, y, tap, other in np.ndindex(*expected.shape[:2], *b.shape[:2]):
+        places = [
+            position * dimension.stride + step * dimension.window_dilation - dimension.padding_low
+            for position, step, dimension in ((x, tap, first), (y, other, second))
+        ]
+        elements = [
+            divmod(place, dimension.base_dilation) for place, dimension in zip(places, (first, second), strict=True)
+        ]
+        if all(0 <= element < size and not left for (element, left), size in zip(elements, a.shape, strict=False)):
+            taps = [
+                size - 1 - step if dimension.window_reversal else step
+                for step, size, dimension in zip((tap, other), b.shape, (first, second), strict=False)
+            ]
+            expected[x, y] += a[elements[0][0], elements[1][0]] @ b[taps[0], taps[1]]
+    assert_array_equal(run(module, a, b, numerics=numerics), expected)
