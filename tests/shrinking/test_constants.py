@@ -283,3 +283,22 @@ def test_what_all_devices_have_together_follows_what_each_has() -> None:
     )
     changes = {(change.before, change.after) for change in shrink(text, dims={512: 32}).constants}
     assert changes == {(512, 32), (8191, 511)}
+
+
+def test_two_for_a_mean_elsewhere_comes_before_one_for_a_contraction() -> None:
+    text = module(
+        f"""
+    x = f32[640,96] parameter(0)
+    w = f32[96,320] parameter(1)
+    v = f32[320,48] parameter(2)
+    y = f32[24] parameter(3)
+    zero = f32[] constant(0)
+    s = f32[96] reduce(x, zero), dimensions={{0}}, to_apply=add_f32
+    p = f32[96,48] dot(w, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+    n = f32[] constant({2 / 640!r})
+    ns = f32[24] broadcast(n), dimensions={{}}
+    m = f32[24] multiply(y, ns)
+    ROOT t = (f32[96], f32[96,48], f32[24]) tuple(s, p, m)""",
+        ADD,
+    )
+    assert constant(shrink(text, dims={640: 80, 320: 160})) == (f32(2 / 640), f32(2 / 80), False)

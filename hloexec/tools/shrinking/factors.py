@@ -23,7 +23,8 @@ from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.registry import Role, role_of
 from hloexec.ops.relations import Place, Relations
-from hloexec.tools.shrinking.positions import ConstantChange, Roots, Sums
+from hloexec.tools.shrinking.positions import ConstantChange, lengths_by_constant
+from hloexec.tools.shrinking.sums import Roots, Sums
 
 _LEAST_GUESSED = 8
 """A fraction of a smaller number is little to guess from."""
@@ -72,6 +73,7 @@ _FORMS = (
 
 _MEANS = tuple(form for form in _FORMS if form.is_fraction and form.is_mean)
 _SINGLES = tuple(form for form in _FORMS if not form.is_multiple)
+_MULTIPLES = tuple(form for form in _FORMS if form.is_fraction and form.is_multiple)
 _FRACTIONS = tuple(form for form in _FORMS if form.is_fraction and not form.is_mean)
 
 
@@ -101,6 +103,8 @@ class _Sizes:
     """Each dimension that has changed, one of each size and new size."""
     everywhere: Sequence[Roots]
     """Dimensions over which something is summed, the same."""
+    reduced: Sequence[Roots]
+    """Those over which not only contractions sum."""
     _products: dict[Roots, tuple[int, int]] = attrs.field(factory=dict)
     _over_few: dict[Roots, bool] = attrs.field(factory=dict)
     fitting: dict[object, dict[tuple[int, bool], list[_Form]]] = attrs.field(factory=dict)
@@ -109,10 +113,14 @@ class _Sizes:
     @classmethod
     def after(cls, facts: Sums, sizes: Mapping[int, int]) -> _Sizes:
         before = facts.relations.sizes
-        new_sizes = cls(facts.relations, sizes, (), ())
+        new_sizes = cls(facts.relations, sizes, (), (), ())
         changed = [(root,) for root, after in sizes.items() if before[root] != after]
+        reduced = [roots for roots, is_reduced in facts.everywhere.items() if is_reduced]
         return attrs.evolve(
-            new_sizes, changed=new_sizes._distinct(changed), everywhere=new_sizes._distinct(facts.everywhere)
+            new_sizes,
+            changed=new_sizes._distinct(changed),
+            everywhere=new_sizes._distinct(facts.everywhere),
+            reduced=new_sizes._distinct(reduced),
         )
 
     def _distinct(self, candidates: Iterable[Roots]) -> list[Roots]:
@@ -165,7 +173,9 @@ def factors_for(
     lengths = _Sizes.after(facts, sizes)
     literals: dict[Place, Literal] = {}
     changes: list[ConstantChange] = []
-    for place, literal in _constants(module):
+    constants = dict(_constants(module))
+    along = lengths_by_constant(facts.dimensions, sizes, constants)
+    for place, literal in constants.items():
         assert isinstance(literal.value, np.ndarray) and isinstance(literal.shape, ArrayShape)
         number = literal.value.reshape(-1)[0]
         is_floating = literal.shape.element_type.is_floating
@@ -173,6 +183,7 @@ def factors_for(
         if match is None:
             continue
         after, size, is_certain = match
+        is_certain &= is_floating or not along[place]  # positions along a dimension are seldom sums
         if is_certain and after == number:
             continue
         changes.append(ConstantChange(*place, float(number), float(after), size, is_certain=is_certain))
@@ -262,6 +273,8 @@ def _guessed(
         guesses = _matches(number, candidates, lengths, forms, least)
         if candidates is shared:
             guesses = [guess for guess in guesses if guess[0] != number]
+        if candidates is lengths.everywhere:
+            guesses = _matches(number, lengths.reduced, lengths, [*forms, *_MULTIPLES], least) or guesses
         if guesses and len({float(after) for after, _ in guesses}) == 1:
             after, size = guesses[0]
             is_left = candidates is not spread and _is_decimal(number)

@@ -23,8 +23,8 @@ _Array: TypeAlias = tuple[int, tuple[int, ...]]
 NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.PART)
 """What these give was there before."""
 
-_PER_KERNEL, _PER_ELEMENT = 200_000, 50
-"""What it takes to run a kernel, and for each element that it computes, in operations of contractions: microseconds
+_PER_KERNEL, _PER_ELEMENT = 400_000, 50
+"""What it takes to run a kernel, and for each element that it computes, in operations of contractions: ten microseconds
 and nanoseconds."""
 
 

@@ -35,9 +35,10 @@ from hloexec.tools.shrinking.fitting import fitted
 from hloexec.tools.shrinking.forecast import Forecast, Work
 from hloexec.tools.shrinking.grouping import Groups, groups_of, halvings
 from hloexec.tools.shrinking.holding import holding_sizes
-from hloexec.tools.shrinking.positions import ConstantChange, Sums, constants_for, tie_positions
+from hloexec.tools.shrinking.positions import ConstantChange, constants_for, tie_positions
 from hloexec.tools.shrinking.rewriting import HoldingSize, Shrinkage, Workload, kept_sizes, rewritten, size_changes
 from hloexec.tools.shrinking.solving import Demand, Sizing, Solver
+from hloexec.tools.shrinking.sums import Sums
 
 _COUNT = re.compile(r'("known(?:_trip_c|TripC)ount"\s*:\s*\{\s*"n"\s*:\s*"?)(\d+)')
 
