@@ -362,3 +362,44 @@ def test_what_goes_round_both_ways_begins_half_the_way_round_still() -> None:
     """
     found = hloexec.shrink(for_devices(text, 16, ADD), devices=8)
     assert {(each.before, each.after) for each in found.constants} == {(9, 5), (15, 7)}
+
+
+def flat_layer(d: int, f: int, b: int) -> str:
+    """A gain and two matrices in one array that devices share: gathered, taken apart, and their gradients put together
+    again."""
+    whole = d + 2 * d * f
+    share = whole // 16
+    return f"""
+  flat = f32[{share}] parameter(0)
+  x = f32[{b},{d}] parameter(1)
+  all = f32[{whole}] all-gather(flat), channel_id=1, replica_groups={{}}, dimensions={{0}}
+  gain = f32[{d}] slice(all), slice={{[0:{d}]}}
+  first = f32[{d * f}] slice(all), slice={{[{d}:{d + d * f}]}}
+  second = f32[{d * f}] slice(all), slice={{[{d + d * f}:{whole}]}}
+  up = f32[{d},{f}] reshape(first)
+  down = f32[{f},{d}] reshape(second)
+  gains = f32[{b},{d}] broadcast(gain), dimensions={{1}}
+  scaled = f32[{b},{d}] multiply(x, gains)
+  hidden = f32[{b},{f}] dot(scaled, up), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  out = f32[{b},{d}] dot(hidden, down), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  of_down = f32[{f},{d}] dot(hidden, out), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  of_up = f32[{d},{f}] dot(scaled, hidden), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  of_gain = f32[{d}] reduce(out, zero), dimensions={{0}}, to_apply=add_f32
+  flat_down = f32[{d * f}] reshape(of_down)
+  flat_up = f32[{d * f}] reshape(of_up)
+  last = f32[{whole}] pad(flat_down, zero), padding={d + d * f}_0
+  middle = f32[{whole}] pad(flat_up, zero), padding={d}_{d * f}
+  start = f32[{whole}] pad(of_gain, zero), padding=0_{2 * d * f}
+  both = f32[{whole}] add(last, middle)
+  gradients = f32[{whole}] add(both, start)
+  ROOT own = f32[{share}] reduce-scatter(gradients), channel_id=2, replica_groups={{}}, dimensions={{0}}, to_apply=add_f32"""
+
+
+def test_parameters_in_one_array_that_devices_share_shrink_one_by_one() -> None:
+    found = hloexec.shrink(for_devices(flat_layer(64, 96, 24), 16, ADD), dims={64: 16, 96: 32, 24: 8})
+    assert hloexec.format(found.module) == hloexec.format(for_devices(flat_layer(16, 32, 8), 16, ADD))
+    with pytest.raises(
+        hloexec.InputError, match="size 772 cannot become 65: it is the sum of 4 and 384 and 384, and follows"
+    ):
+        hloexec.shrink(for_devices(flat_layer(64, 96, 24), 16, ADD), dims={772: 65})

@@ -10,8 +10,9 @@ import pytest
 import hloexec
 from benchmarks.sharded_layers import sharded_layers
 from hloexec.ops.relations import Product, Relations
-from hloexec.tools.shrinking.grouping import Offsets, merged_roots, tie_splits
+from hloexec.tools.shrinking.grouping import Offsets
 from hloexec.tools.shrinking.positions import tie_positions
+from hloexec.tools.shrinking.simplifying import merged_roots, tie_splits
 
 WHERE = ("main", "reshape")
 

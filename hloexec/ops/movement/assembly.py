@@ -36,7 +36,15 @@ from hloexec.ops.intervals import Bounds, Use
 from hloexec.ops.movement.columns import concatenate_demand, joined_columns, pad_demand, padded_columns
 from hloexec.ops.movement.dynamic_shapes import cut_to_common_extents
 from hloexec.ops.registry import opcode
-from hloexec.ops.relations import Relating, Resizing, pointwise, relate_concatenation, relate_part, resized_start
+from hloexec.ops.relations import (
+    Relating,
+    Resizing,
+    pointwise,
+    relate_concatenation,
+    relate_part,
+    relate_slice,
+    resized_start,
+)
 from hloexec.ops.resources import empty
 from hloexec.ops.traits import ALL_OPERANDS, Probe
 
@@ -165,7 +173,7 @@ class Pad:
         for operand, result, entry in zip(use.operands[0].axes, use.result.axes, use.attributes.padding, strict=True):
             low, high = entry.edge_padding_low, entry.edge_padding_high
             if low >= 0 and high >= 0 and not entry.interior_padding:
-                relate_part(use, result, operand, low)
+                relate_slice(use, result, operand, low)
             elif low <= 0 and high <= 0 and not entry.interior_padding:
                 relate_part(use, operand, result, -low)
             else:
@@ -176,10 +184,11 @@ class Pad:
         (before, after), (old_result, new_result) = change.sizes(0), change.result_sizes
         padding = []
         sizes = zip(before, after, old_result, new_result, change.attributes.padding, strict=True)
-        for old, new, old_whole, new_whole, entry in sizes:
+        for axis, (old, new, old_whole, new_whole, entry) in enumerate(sizes):
             low, high = entry.edge_padding_low, entry.edge_padding_high
             if low >= 0 and high >= 0 and not entry.interior_padding:
-                low = resized_start(old_whole, low, old, new_whole, new)
+                start = change.starts.get(axis)
+                low = resized_start(old_whole, low, old, new_whole, new) if start is None else start
                 high = new_whole - new - low
             elif low <= 0 and high <= 0 and not entry.interior_padding:
                 low = -resized_start(old, -low, old_whole, new, new_whole)

@@ -147,7 +147,8 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
 
 
 def relate_slice(use: Relating, whole: int, part: int, start: int) -> None:
-    """The same for a slice, which may be one of several that lie side by side, or of what is put together."""
+    """The same for a slice, or an operand that is padded, which may be one of several that lie side by side, or of what
+    is put together."""
     use.relations.slices.append((use, whole, part, start))
 
 
@@ -155,19 +156,38 @@ def relate_slices(relations: Relations) -> None:
     """Slices that lie side by side and make up a dimension are shares of it, where one alone would be unclear; of
     what is put together of arrays, those that begin and end where these do are the arrays, whatever their sizes."""
     whole_again = _tie_reassembled(relations)
+    _tie_taken_apart(relations)
     slices_by_root, sums_by_root = defaultdict(list), defaultdict(list)
     for entry in relations.slices:
         slices_by_root[relations.root(entry[1])].append(entry)
     for joined in relations.joined:
         sums_by_root[relations.root(joined[1])].append(joined)
-    counting = {relations.root(dimension) for position in relations.positions for dimension in position.dimensions}
+    shares = _shares_of_devices(relations)
+    counting = {
+        relations.root(dimension)
+        for position in relations.positions
+        for dimension in position.dimensions
+        if (relations.units.root(position.unit), relations.root(dimension)) not in shares
+    }
     for root in {**slices_by_root, **sums_by_root}:
-        slices, sums = slices_by_root[root], sums_by_root[root]
+        slices = slices_by_root[root]
+        sums = sums_by_root[root] or _taken_apart(relations, slices)
         is_counted = root in counting and root not in map(relations.root, whole_again)
         if is_counted or not _relate_layout(relations, sums, slices):
-            for use, total, parts in sums:
+            for use, total, parts in sums_by_root[root]:
                 _relate_sum(use, total, parts)
             _relate_stretches(relations, slices)
+
+
+def _shares_of_devices(relations: Relations) -> set[tuple[int, int]]:
+    """Units of numbers at which the parts of devices, or all of it, start in a dimension, and that: they follow it,
+    whatever it is made of."""
+    sizes, counts = relations.sizes, {1, *relations.device_counts}
+    return {
+        (relations.units.root(unit), relations.root(whole))
+        for unit, whole, window in relations.rooms
+        if sizes[window] and not sizes[whole] % sizes[window] and sizes[whole] // sizes[window] in counts
+    }
 
 
 def _tie_reassembled(relations: Relations) -> list[int]:
@@ -187,6 +207,43 @@ def _tie_reassembled(relations: Relations) -> list[int]:
                 relations.tie(whole, total)
                 reassembled.append(total)
     return reassembled
+
+
+def _taken_apart(relations: Relations, slices: Sequence[Slice]) -> list[Joined]:
+    """What slices, and operands that are padded, make of a dimension that they cover, as if it were put together of
+    them; nothing where they leave a gap, or are all shares."""
+    parts_by_place = {(start, start + relations.sizes[part]): (use, whole, part) for use, whole, part, start in slices}
+    stop, parts = 0, []
+    for start, end in sorted(parts_by_place):
+        if start == stop < end:
+            stop = end
+            parts.append(parts_by_place[start, end])
+    full = relations.sizes[parts[0][1]] if parts else 0
+    places = accumulate((relations.sizes[part] for _, _, part in parts), initial=0)
+    kinds = {
+        _kind_of_part(full, start, relations.sizes[part]) for start, (_, _, part) in zip(places, parts, strict=False)
+    }
+    if stop < full or kinds <= {"whole", "share"}:
+        return []
+    use, whole, _ = parts[0]
+    return [(use, whole, tuple(part for _, _, part in parts))]
+
+
+def _tie_taken_apart(relations: Relations) -> None:
+    """A dimension that is sliced where another of its size is taken apart into unequal parts is that dimension."""
+    slices_by_root = defaultdict(list)
+    for entry in relations.slices:
+        slices_by_root[relations.root(entry[1])].append(entry)
+    layouts: dict[int, list[tuple[int, set[int]]]] = defaultdict(list)
+    for slices in slices_by_root.values():
+        for _, whole, parts in _taken_apart(relations, slices):
+            ends = {0, *accumulate(relations.sizes[part] for part in parts)}
+            layouts[relations.sizes[whole]].append((whole, ends))
+    for root, slices in slices_by_root.items():
+        places = {place for _, _, part, start in slices for place in (start, start + relations.sizes[part])}
+        for whole, ends in layouts[relations.sizes[root]]:
+            if places <= ends:
+                relations.tie(whole, root)
 
 
 def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequence[Slice]) -> bool:
@@ -211,7 +268,8 @@ def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequenc
     for (use, whole, part, _), (start, stop) in zip(slices, ends, strict=True):
         use.sum_of(part, first[numbers[start] : numbers[stop]])
         starts_by_axis = relations.starts.setdefault(use.where, {})
-        starts_by_axis[use.operands[0].axes.index(whole)] = first[: numbers[start]]
+        axes = use.operands[0].axes if whole in use.operands[0].axes else use.result.axes
+        starts_by_axis[axes.index(whole)] = first[: numbers[start]]
     return True
 
 

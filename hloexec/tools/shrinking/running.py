@@ -422,10 +422,11 @@ class _Work:
             kept_size for kept_size in kept_sizes(self.module, self.dimensions, self.groups) if kept_size.size == size
         ]
         root_sizes = self.dimensions.relations.sizes
-        for root, factors in self.groups.merged.items():
-            if root_sizes[root] == size:
-                product = " and ".join(str(root_sizes[factor]) for factor in factors)
-                return f"it is the product of {product}, and follows them"
+        for kind, followed in (("product", self.groups.merged), ("sum", self.groups.summed)):
+            for root, others in followed.items():
+                if root_sizes[root] == size:
+                    words = " and ".join(str(root_sizes[other]) for other in others)
+                    return f"it is the {kind} of {words}, and follows them"
         if not kept:
             sizes = sorted({*root_sizes}, reverse=True)
             return f"the module has no dimension of that size; there are {listing(sizes, 12)}"
