@@ -7,6 +7,7 @@ import pytest
 
 import hloexec
 from hloexec.core.ir import flat_shapes
+from hloexec.tools.shrinking import running
 from tests.command_line import CommandLine
 from tests.records import read_record
 from tests.shrinking.smallest import assert_valid
@@ -166,3 +167,12 @@ def test_the_smallest_is_written_and_never_run(cli: CommandLine) -> None:
     ended = run(cli, "run module.hlo --shrink 1M", 1)
     assert "cannot shrink to 1048576 bytes" in ended.err and "%list in main" in ended.err
     assert "ran in" not in ended.out and not Path("small.hlo").exists()
+
+
+def test_what_takes_long_at_its_smallest_sizes_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_MOST_OPERATIONS", 1000)
+    text = module(
+        "x = f32[4096,64] parameter(0)\n y = f32[64,64] parameter(1)\n ROOT z = f32[4096,64] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    )
+    found = hloexec.shrink(hloexec.parse(text), max_bytes="2M")
+    assert max(found.module.entry.result_shape.dimensions) < 64  # type: ignore[union-attr]

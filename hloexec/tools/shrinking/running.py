@@ -92,13 +92,14 @@ def shrink(
     """The same module with smaller dimensions: the same instructions, loops, collectives and library calls.
 
     Sizes shrink until a run on all devices takes at most `max_bytes`, inputs included (default 2 GiB; without bound
-    where `dims` is given alone), and no more operations than take minutes. `dims` says what sizes of inputs become (of
-    other arrays, where no input has such a size that can change); sizes in `keep` stay. With `devices`, axes of the
-    grid of devices get shorter, so that there are so many, and what they hold together gets smaller (then without
-    bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes. Without, there are fewer
-    devices only where the module does not fit otherwise, as many as fit. The result is valid HLO, and the same for the
-    same arguments. Raises ResourceError where the module cannot become so small, of which `smallest` is what it becomes
-    at its smallest; InputError where sizes cannot become what `dims` says, or the devices so few.
+    where `dims` is given alone), and no more operations than take minutes, where there are such sizes. `dims` says what
+    sizes of inputs become (of other arrays, where no input has such a size that can change); sizes in `keep` stay. With
+    `devices`, axes of the grid of devices get shorter, so that there are so many, and what they hold together gets
+    smaller (then without bound, too, unless `max_bytes` is given); several numbers are the new sizes of all axes.
+    Without, there are fewer devices only where the module does not fit otherwise, as many as fit. The result is valid
+    HLO, and the same for the same arguments. Raises ResourceError where the module cannot become so small, of which
+    `smallest` is what it becomes at its smallest; InputError where sizes cannot become what `dims` says, or the devices
+    so few.
     """
     require_module(module)
     wanted, kept = _checked_sizes(dims), _checked_kept(keep)
@@ -120,7 +121,7 @@ def shrink(
     if not attempt.fits(limit):
         with suppress(HloError):
             attempt = min(attempt, attempt.with_ones(limit), key=lambda one: one.excess(limit))
-    if attempt.fits(limit):
+    if limit is None or attempt.candidate.total_bytes <= limit:
         return attempt.work.shrinkage(attempt.candidate)
     raise _too_large(attempt, limit, refused)
 
