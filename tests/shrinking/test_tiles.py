@@ -113,3 +113,17 @@ ENTRY main {
     assert a.nbytes < 100_000
     assert small.entry.by_name["bytes"].shape.dimensions == (2 * a.nbytes,)
     np.testing.assert_array_equal(hloexec.run(small, a), a)
+
+
+def test_rows_that_are_padded_lie_alike_in_tiles_of_other_heights() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[32768,1,3]{2,1,0:T(1,128)} parameter(0)
+  ROOT r = f32[32768,3]{1,0:T(8,128)} bitcast(a)
+}
+""")
+    small = hloexec.shrink(module, dims={32768: 64}).module
+    assert_valid(small)
+    (a,) = hloexec.random_inputs(small)
+    assert sizes_of(small)["a"] == [(64, 1, 3)]
+    np.testing.assert_array_equal(hloexec.run(small, a), a.reshape(64, 3))

@@ -199,6 +199,14 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
         first, second = (_physical(use, axes, tile, alike) for axes, tile in sides)
         relate_reshape(use, first, second)
+    elif is_whole and all(_has_padded_rows(use, axes, tile) for axes, tile in sides) and _are_same_rows(use, sides):
+        use.same(ours[-1:], theirs[-1:])
+        if use.size(ours[-1]) % LANES:
+            use.at_least(use.relations.lanes_of_tiles(), use.size(ours[-1]))
+        else:
+            _keep_tile(use, ours[-1])
+        first, second = (_physical(use, axes, tile, 1) for axes, tile in sides)
+        relate_reshape(use, first, second)
     elif is_whole and min(len(ours), len(theirs)) == 1:
         # All of it as numbers in a row, in whatever order: blocks of rows are neighbours, with tiles and without.
         relate_reshape(use, ours, theirs)
@@ -241,6 +249,16 @@ def _lies_in_rows(use: Relating, axes: list[int], tile: Dimensions) -> bool:
     if len(tile) == 2 and sizes[-1] == tile[1]:
         return sizes[-2].bit_count() == 1 or prod(sizes[:-2]) == 1
     return len(tile) == 2 and tile[0] == 1 and prod(sizes[:-1]) == 1
+
+
+def _has_padded_rows(use: Relating, axes: list[int], tile: Dimensions) -> bool:
+    """Whether rows are no longer than those of tiles, so that they lie one after the other, each with its padding."""
+    return len(tile) == 2 <= len(axes) and use.size(axes[-1]) <= tile[-1] and use.size(axes[-2]) % tile[0] == 0
+
+
+def _are_same_rows(use: Relating, sides: Sequence[tuple[list[int], Dimensions]]) -> bool:
+    (ours, left), (theirs, right) = sides
+    return left[-1] == right[-1] and use.size(ours[-1]) == use.size(theirs[-1])
 
 
 def _has_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int, *, is_whole: bool) -> bool:
