@@ -23,9 +23,9 @@ _Array: TypeAlias = tuple[int, tuple[int, ...]]
 NO_ARRAYS = (Role.PARAMETER, Role.CONSTANT, Role.TUPLE, Role.GET_TUPLE_ELEMENT, Role.FORWARD, Role.PART)
 """What these give was there before."""
 
-_PER_KERNEL, _PER_ELEMENT = 400_000, 50
-"""What it takes to run a kernel, and for each element that it computes, in operations of contractions: ten microseconds
-and nanoseconds."""
+_PER_CALL, _PER_KERNEL, _PER_ELEMENT = 10_000_000, 400_000, 50
+"""What it takes to run a library call, any other kernel, and for each element that it computes, in operations of
+contractions: a fraction of a millisecond, ten microseconds, and nanoseconds."""
 
 
 @frozen
@@ -47,7 +47,8 @@ class Work:
                     cost = contraction_of(instruction, [use.shape for use in computation.operands_of(instruction)])
                     flops += 0 if cost is None else runs * cost.flops
                     elements = sum(leaf.array_shape.element_count for _, leaf in leaf_shapes(instruction.shape))
-                    others += runs * (_PER_KERNEL + _PER_ELEMENT * elements)
+                    call = _PER_CALL if role_of(instruction) is Role.CUSTOM_CALL else _PER_KERNEL
+                    others += runs * (call + _PER_ELEMENT * elements)
         return cls(flops, flops + others)
 
 
