@@ -392,6 +392,8 @@ class Relations:
     """Of dimensions that stay, why, and where that was said."""
     positions: list[Position] = attrs.field(factory=list)
     """What numbers count: of units whose numbers are positions along dimensions."""
+    lengths: list[tuple[int, int, Place]] = attrs.field(factory=list)
+    """A unit whose numbers say how many elements of a dimension there are, up to all, that, and what says so."""
     rooms: list[tuple[int, int, int]] = attrs.field(factory=list)
     """A unit whose numbers are starts, the dimension in which, and that of what starts there."""
     units: Units = attrs.field(factory=lambda: Units())

@@ -261,25 +261,40 @@ def _relate_units(use: Relating, instruction: Instruction) -> None:
         use.wraps()
     elif traits.is_shift:
         use.relations.shifts.append((use.operands[0].unit, use.operands[1].unit))
-    elif traits.same_unit or traits.converts:
+    elif traits.converts:
+        _relate_converted(use)
+    elif traits.same_unit:
         use.same_units((*use.operands, use.result))
     elif moved and not is_vector:
         use.same_units((*(use.operands[number] for number in moved), use.result))
     if len(use.operands) == 2 and not (traits.same_unit or moved):
-        number = numbers.get(use.operands[1].unit)
-        if number is not None:
-            key = instruction.opcode, number
-            use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
+        _relate_derived(use, instruction)
+
+
+def _relate_derived(use: Relating, instruction: Instruction) -> None:
+    """What is computed of numbers with one that is the same everywhere."""
+    number = use.relations.numbers.get(use.operands[1].unit)
+    if number is not None:
+        key = instruction.opcode, number
+        use.relations.derived.append((key, use.operands[0].unit, use.result.unit))
+
+
+def _relate_converted(use: Relating) -> None:
+    """Counts may be floats for a while."""
+    values = use.operands[0], use.result
+    if Kind.PRED not in {value.array.element_type.kind for value in values}:
+        use.relations.units.tie(values[0].unit, values[1].unit)
 
 
 def _relate_counts(computation: Computation, instruction: Instruction, use: Relating) -> None:
     """A sum of zeros and ones over a dimension is a position along it: a length, or how many elements a group has."""
     over = [axis for axis in use.relations.summed.get(use.where, ()) if use.size(axis) > 1]
-    if len(over) == 1 and use.result.leaves and use.result.array.element_type.is_integral:
+    if len(over) == 1 and use.result.leaves and use.result.array.element_type.kind is not Kind.PRED:
         operands = computation.operands_of(instruction)
         summed = operands[-1] if len(operands) > 2 else operands[0]
         if _is_zero_or_one(computation, summed):
             use.relations.add_position(use.result.unit, (over[0],))
+            use.relations.lengths.append((use.result.unit, over[0], use.where))
 
 
 def _leave_rotation(
@@ -297,7 +312,7 @@ _MOST_MOVES = 20
 
 
 def _is_zero_or_one(computation: Computation, instruction: Instruction) -> bool:
-    """Whether an array of integers is made of preds, or of constants that are 0 or 1, by moving and choosing."""
+    """Whether an array of numbers is made of preds, or of integers that are 0 or 1, by moving and choosing."""
     for _ in range(_MOST_MOVES):
         operands = computation.operands_of(instruction)
         if role_of(instruction) is Role.CONSTANT:

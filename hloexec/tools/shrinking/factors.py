@@ -271,14 +271,14 @@ def _guessed(
     these have not changed."""
     for candidates in (spread, shared, lengths.everywhere):
         guesses = _matches(number, candidates, lengths, forms, least)
-        if candidates is shared:
+        if candidates is shared and forms is not _MEANS:
             guesses = [guess for guess in guesses if guess[0] != number]
         if candidates is lengths.everywhere:
             guesses = _matches(number, lengths.reduced, lengths, [*forms, *_MULTIPLES], least) or guesses
         if guesses and len({float(after) for after, _ in guesses}) == 1:
             after, size = guesses[0]
             is_left = candidates is not spread and _is_decimal(number)
-            return number if is_left else after, size, after == number
+            return number if is_left else after, size, after == number and candidates is not shared
         if guesses and lengths.devices() > 1:
             return number, guesses[0][1], False
     return None

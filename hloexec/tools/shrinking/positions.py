@@ -22,7 +22,7 @@ from hloexec.core.ir import Literal, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.registry import Role, role_of
-from hloexec.ops.relations import Place, Position, Relations
+from hloexec.ops.relations import Equation, Place, Position, Relations
 from hloexec.tools.shrinking.dimensions import Dimensions, is_counting
 from hloexec.tools.shrinking.sums import Roots
 
@@ -66,6 +66,16 @@ def tie_positions(relations: Relations) -> None:
             for component in zip_longest(*vectors):
                 _tie_alike(relations, (dimension for dimension in component if dimension is not None))
     _tie_wrapped(relations)
+    _relate_lengths(relations)
+
+
+def _relate_lengths(relations: Relations) -> None:
+    """How many of n elements there are is a position along n + 1."""
+    dimensions_by_unit = _dimensions_by_unit(relations)
+    for unit, dimension, where in relations.lengths:
+        for other in dimensions_by_unit.get(relations.units.root(unit), ()):
+            if relations.sizes[other] == relations.sizes[dimension] + 1:
+                relations.equations.append(Equation(((other, 1), (dimension, -1)), 1, where))
 
 
 def _tie_alike(relations: Relations, dimensions: Iterable[int]) -> None:

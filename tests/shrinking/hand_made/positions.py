@@ -178,3 +178,29 @@ def windows_of_a_scatter(n: int, m: int) -> str:
   ROOT r = f32[{n},{m}] scatter(x, k, u), update_window_dims={{1,2}}, inserted_window_dims={{}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add""",
         ADD,
     )
+
+
+@module({"n": 24, "c": 40}, {"n": 8, "c": 10})
+def the_last_of_as_many_as_are_kept_counted_in_f32(n: int, c: int) -> str:
+    """Of n labels, a mask keeps some; what n + 1 states hold is taken at their number."""
+    return text(
+        f"""
+  starts = s32[{c}] parameter(0)
+  states = f32[{c},{n + 1}] parameter(1)
+  places = s32[{c},{n}] iota(), iota_dimension=1
+  begin = s32[{c},{n}] broadcast(starts), dimensions={{0}}
+  padding = pred[{c},{n}] compare(places, begin), direction=GE
+  ones = f32[{c},{n}] convert(padding)
+  zero = f32[] constant(0)
+  count = f32[{c}] reduce(ones, zero), dimensions={{1}}, to_apply=add
+  padded = s32[{c}] convert(count)
+  all = s32[] constant({n})
+  whole = s32[{c}] broadcast(all), dimensions={{}}
+  lengths = s32[{c}] subtract(whole, padded)
+  ends = s32[{c},{n + 1}] broadcast(lengths), dimensions={{0}}
+  numbers = s32[{c},{n + 1}] iota(), iota_dimension=1
+  is_end = pred[{c},{n + 1}] compare(ends, numbers), direction=EQ
+  zeros = f32[{c},{n + 1}] broadcast(zero), dimensions={{}}
+  ROOT last = f32[{c},{n + 1}] select(is_end, states, zeros)""",
+        ADD,
+    )
