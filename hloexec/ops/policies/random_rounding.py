@@ -149,6 +149,7 @@ class RandomSums:
         """Operands with independent errors, in the type that they are added up in."""
         entry = element_type_of(column[0].dtype)
         to = entry if self.keeps_types else accumulated_type(entry)
+        to = _wide(entry) if adds_windows(self.summation) else to
         if self.summation.transformed:
             amplitudes = [math.sqrt(terms / 6) for terms in self.summation.transformed]
             unit = self._of_units(1.0, entry)
@@ -271,6 +272,12 @@ def _largest_whole(array: Array) -> float:
         if not (values == np.rint(values)).all():
             return math.inf
     return float(np.abs(values).max(initial=1.0))
+
+
+def adds_windows(summation: Summation) -> bool:
+    """Whether sums are of windows. They are added up in f64: the operand's errors have those of partial sums, which
+    would be lost where a partial sum of the terms, in whatever order, is rounded much farther than the sum."""
+    return summation.narrow_steps > 0 and not summation.along
 
 
 def accumulated_type(entry: ElementType) -> ElementType:
@@ -460,7 +467,8 @@ def random_rounding(
         if summation is None:
             return None
         if not summation.is_stepwise:
-            settings = _with_types(settings, _wide if summation.transformed else accumulated_type)
+            is_wide = summation.transformed or adds_windows(summation)
+            settings = _with_types(settings, _wide if is_wide else accumulated_type)
         if len(summation.along) == 2 and all(summation.along) and isinstance(shape, ArrayShape):
             # In f64: BLAS adds in an order that depends on the processor, and the operands have its errors already.
             settings = {**settings, "shape": shape.with_element_type(_wide(shape.element_type))}

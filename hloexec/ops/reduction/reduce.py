@@ -115,14 +115,16 @@ def reduced(
     by_calling: Callable[[Sequence[Array], Sequence[Array]], Sequence[Array]],
     *,
     is_exact: bool,
+    is_stepwise: bool = False,
 ) -> Array | Arrays:
     """The results for arrays and their initial values, in the element types of `shape`.
 
     `by_operation(array, init_value, name, element_type)` reduces one array where the reducer does a usual operation
-    with each; else `by_calling(arrays, init_values)` reduces all, given in the element types of its parameters.
+    with each; else, or where `is_stepwise`, `by_calling(arrays, init_values)` reduces all, given in the element types
+    of its parameters.
     """
     count, types = len(operands) // 2, element_types(shape)
-    names = usual_operations(callee, types, is_exact=is_exact)
+    names = None if is_stepwise else usual_operations(callee, types, is_exact=is_exact)
     if names is None:
         inputs = as_parameters([*operands[count:], *operands[:count]], callee.computation)
         results = tuple(map(in_type, by_calling(inputs[count:], inputs[:count]), types))

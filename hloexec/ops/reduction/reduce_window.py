@@ -414,6 +414,9 @@ def reduce_windows_stepwise(
     return totals
 
 
+_FEW_TAPS = 32
+
+
 @frozen
 class ReduceWindowAttributes:
     """The window, and what combines two values."""
@@ -498,7 +501,15 @@ class ReduceWindow:
             return reduce_windows(array, init_value, window, KNOWN_REDUCERS[name], element_type)
 
         by_calling = partial(reduce_windows_stepwise, window=window, callee=callee)
-        return reduced(operands, shape, callee, by_operation, by_calling, is_exact=numerics.is_exact)
+        # What rounds at random has the errors of the partial sums of few terms as XLA adds them, one after the other.
+        is_stepwise = (
+            numerics.rounding_seed is not None
+            and prod(dimension.size for dimension in window.dimensions) <= _FEW_TAPS
+            and not any(entry.is_narrow for entry in element_types(callee.computation.root.shape))
+        )
+        return reduced(
+            operands, shape, callee, by_operation, by_calling, is_exact=numerics.is_exact, is_stepwise=is_stepwise
+        )
 
     @staticmethod
     def summed(*, attributes: ReduceWindowAttributes, shape: Shape, computations: Callees) -> Summation | None:
