@@ -90,6 +90,25 @@ CASES = {
         "x = bf16[3] parameter(0)\n y = f32[3] parameter(1)\n z = f32[] constant(0.1)\n a = bf16[3] add(x, y)\n"
         "m = f32[3] multiply(a, y)\n p = bf16[4] pad(m, z), padding=0_1\n ROOT t = (bf16[4], f32[3]) tuple(p, m)"
     ),
+    "products of several types": module(
+        "x = bf16[3,4] parameter(0)\n y = f32[4,2] parameter(1)\n d = f32[3,2] dot(x, y), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}\n v = f32[4,1,2] reshape(y)\n w = bf16[2,1,3] parameter(2)\n "
+        "c = bf16[4,1,3] convolution(v, w), window={size=1}, dim_labels=b0f_i0o->b0f\n"
+        "ROOT t = (f32[3,2], bf16[4,1,3]) tuple(d, c)"
+    ),
+    "copies and reductions to another type": module(
+        "x = f32[3,4] parameter(0)\n c = bf16[3,4]{0,1:T(8,128)} copy(x)\n z = f32[] constant(0)\n"
+        "r = bf16[3] reduce(x, z), dimensions={1}, to_apply=add\n i = s32[3,4] iota(), iota_dimension=1\n"
+        "n = s32[] constant(0)\n q = (bf16[3], s32[3]) reduce(x, i, z, n), dimensions={1}, to_apply=first\n"
+        "v = bf16[3] get-tuple-element(q), index=0\n w = s32[3] get-tuple-element(q), index=1\n"
+        "ROOT p = (bf16[3], s32[3], bf16[3], bf16[3,4]) tuple(v, w, r, c)",
+        f"{ADD}\nfirst {{ a = f32[] parameter(0)\n i = s32[] parameter(1)\n b = f32[] parameter(2)\n j = s32[] parameter(3)\n"
+        "g = pred[] compare(a, b), direction=GE\n v = f32[] select(g, a, b)\n w = s32[] select(g, i, j)\n"
+        "ROOT t = (f32[], s32[]) tuple(v, w) }",
+    ),
+    "tokens after arrays": module(
+        "x = f32[3] parameter(0)\n t = token[] after-all(x)\n ROOT y = f32[3] add-dependency(x, t)"
+    ),
     "halves of products": module(
         "a = s32[4] parameter(0)\n b = u16[4] parameter(1)\n c = s32[4] mulhi(a, a)\n d = u16[4] mulhi(b, b)\n"
         "ROOT t = (s32[4], u16[4]) tuple(c, d)"

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
-from hloexec.core.dtypes import ElementType, Kind, element_type
+from hloexec.core.dtypes import ElementType, Kind, element_type, element_type_of
 from hloexec.core.ir import ArrayShape, Instruction, Literal, ReplicaGroups, Shape, TupleShape, parts_of
 from hloexec.core.ir.editing import take_name
 from hloexec.core.ir.literal import map_literal
@@ -39,6 +39,12 @@ REFUSED: Mapping[str, str] = {
 
 def forward(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
     return operands[0]
+
+
+def _copy(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+    """The operand, in the type of the result, which TPUs' copies may change."""
+    shape = instruction.shape
+    return write.convert(operands[0], shape.element_type) if isinstance(shape, ArrayShape) else operands[0]
 
 
 def call(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
@@ -211,13 +217,7 @@ def same(write: Writer, instruction: Instruction, operands: Values) -> Instructi
     attributes = instruction.attributes
     widest = _widest_of_several(instruction, operands)
     if widest is not None:
-        wide = (
-            write.convert(operand, widest) if array_of(operand).element_type.is_floating else operand
-            for operand in operands
-        )
-        shape = array_shape(plain_shape(instruction.shape), "it")
-        value = write.emit(instruction.opcode, *wide, shape=shape.with_element_type(widest), attributes=attributes)
-        return write.convert(value, shape.element_type)
+        return _in_type(write, instruction, operands, widest)
     literal = getattr(attributes, "literal", None)
     if literal is not None:
         attributes = attrs.evolve(attributes, literal=map_literal(literal, _plain_literal))
@@ -230,6 +230,50 @@ def same(write: Writer, instruction: Instruction, operands: Values) -> Instructi
             attributes=attributes,
         )
     )
+
+
+def _in_type(write: Writer, instruction: Instruction, operands: Values, wide: ElementType) -> Instruction:
+    """The instruction on floats of one type, rounded to its own."""
+    floats = (
+        write.convert(operand, wide) if array_of(operand).element_type.is_floating else operand for operand in operands
+    )
+    shape = array_shape(plain_shape(instruction.shape), "it")
+    attributes = instruction.attributes
+    value = write.emit(instruction.opcode, *floats, shape=shape.with_element_type(wide), attributes=attributes)
+    return write.convert(value, shape.element_type)
+
+
+def _product(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+    """Of operands of two float types, which XLA:CPU's code reads as one, in the type in which both are exact."""
+    types = {array_of(operand).element_type for operand in operands}
+    if len(types) == 1 or not all(of.is_floating for of in types):
+        return same(write, instruction, operands)
+    wide = element_type_of(np.result_type(*(of.accumulate for of in types)))
+    result = array_shape(instruction.shape, "it").element_type
+    return _in_type(write, instruction, operands, higher_precision(wide, result))
+
+
+def _reduce(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+    """In the types of the reducer, rounded to those of the result, which TPUs' reductions may change."""
+    reducer = write.computation(computation_names(instruction.attributes)[0])
+    count = len(operands) // 2
+    types = [array_of(parameter).element_type for parameter in reducer.parameters]
+    own = [write.convert(*pair) for pair in zip(operands, (*types[count:], *types[:count]), strict=True)]
+    results = [array_shape(part, "a result") for part in parts_of(plain_shape(instruction.shape))]
+    shapes = tuple(part.with_element_type(of) for part, of in zip(results, types[:count], strict=True))
+    is_tuple = isinstance(instruction.shape, TupleShape)
+    changed = attrs.evolve(instruction, shape=TupleShape(shapes) if is_tuple else shapes[0])
+    value = same(write, changed, own)
+    if shapes == tuple(results):
+        return value
+    parts = [write.element(value, number) for number in range(count)] if is_tuple else [value]
+    rounded = [write.convert(part, shape.element_type) for part, shape in zip(parts, results, strict=True)]
+    return write.join(*rounded) if is_tuple else rounded[0]
+
+
+def _order(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+    """A token, whatever comes before."""
+    return write.emit("after-all")
 
 
 def _widest_of_several(instruction: Instruction, operands: Values) -> ElementType | None:
@@ -260,7 +304,10 @@ _OF_ROLE: Mapping[Role, Rule] = {
 }
 _OF_OPCODE: Mapping[str, Rule] = {
     "bitcast": bitcast,
-    "copy": forward,
+    "copy": _copy,
+    **dict.fromkeys(("dot", "convolution"), _product),
+    **dict.fromkeys(("reduce", "reduce-window"), _reduce),
+    "after-all": _order,
     "mulhi": _high_half,
     **dict.fromkeys(("send", "recv", "send-done", "recv-done"), _send),
 }

@@ -93,10 +93,15 @@ def _equivalent(write: Writer, instruction: Instruction, operands: Values) -> In
     if entry is None:
         raise UnsupportedError("hloexec does not know it")
     if role_of(instruction) is not Role.CUSTOM_CALL:
-        return rule_of(instruction)(write, instruction, operands)
-    if entry.role is not Role.LIBRARY:
+        rule = rule_of(instruction)
+    elif entry.role is Role.LIBRARY:
+        rule = rule_of_call(entry, instruction)
+    else:
         raise UnsupportedError("it is not public what it computes")
-    return rule_of_call(entry, instruction)(write, instruction, operands)
+    value = rule(write, instruction, operands)
+    if plain_shape(value.shape) != plain_shape(instruction.shape):
+        raise UnsupportedError(f"what stands for it is {plain_shape(value.shape)}")
+    return value
 
 
 def _reasons(refused: dict[tuple[str, str], dict[str, None]]) -> str:
