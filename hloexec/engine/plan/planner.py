@@ -10,14 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from hloexec.core.arrays import as_array, is_foreign
 from hloexec.core.dtypes import ElementType
 from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.process import collection_paused, memory_limit_bytes
 from hloexec.core.structs import frozen
-from hloexec.core.wording import argument, byte_text
+from hloexec.core.wording import byte_text
 from hloexec.engine.devices.topology import HostTransfer
 from hloexec.engine.options import Options
 from hloexec.engine.plan.callee import PlanCallee
@@ -28,10 +25,9 @@ from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.engine.plan.program import Program, called_computation, require_supported
 from hloexec.engine.plan.regions import LEAST_BYTES
 from hloexec.engine.plan.steps import Invocation, Plan, Step, While
-from hloexec.engine.plan.synthesis import synthesized
-from hloexec.errors import InputError, ResourceError, UnsupportedError, warn
+from hloexec.engine.plan.synthesis import elided_value, synthesized
+from hloexec.errors import InputError, ResourceError, warn
 from hloexec.ops.attributes import computation_names
-from hloexec.ops.common import lies_in_order, row_major
 from hloexec.ops.registry import OPCODES, Entry, Role, find_custom_call, role_of
 
 
@@ -324,17 +320,9 @@ class Planner:
         """The value of a leaf of an elided constant."""
         choice = self.options.elided
         self.elided_names[instruction.name] = None
-        if choice == "error":
-            raise UnsupportedError(
-                f"the value of constant %{instruction.name} is elided in the text; choose "
-                f"{argument('elided', 'zeros')} or random, or "
-                f"supply it by name"
-            )
-        if isinstance(choice, str):
+        if choice == "random":
             return self._synthesized(choice, shape, instruction)
-        if instruction.name not in choice:
-            raise InputError(f"no value was given for %{instruction.name}, a constant that is elided in the text")
-        return _supplied(choice[instruction.name], shape, instruction.name)
+        return elided_value(choice, shape, instruction.name)
 
     def unknown_result(self, instruction: Instruction, shape: Leaf) -> Any:
         """A leaf of the result of a custom call without an implementation."""
@@ -364,22 +352,3 @@ class Planner:
         elif self.elided_names:
             names = ", ".join(self.elided_names)
             warn(f"constants that the text elides are taken as {choice}: {names}")
-
-
-def _supplied(argument: object, shape: Leaf, name: str) -> Any:
-    value = as_array(argument) if is_foreign(argument) else argument
-    array_shape = shape.array_shape
-    storage = array_shape.element_type.storage
-    if isinstance(value, np.ndarray) and value.dtype.type is np.void and storage.isbuiltin != 1:
-        # What NumPy makes of types that it does not know.
-        value = value.view(storage) if value.dtype.itemsize == storage.itemsize else value
-    if (
-        not isinstance(value, np.ndarray)
-        or value.dtype != array_shape.element_type.storage
-        or value.shape != array_shape.dimensions
-    ):
-        argument = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"the value for the elided constant %{name} must be an array {shape}, but is {argument}")
-    view = value.view() if lies_in_order(value) else row_major(value)
-    view.flags.writeable = False
-    return view

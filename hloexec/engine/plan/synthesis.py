@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
+import attrs
 import numpy as np
 
+from hloexec.core.arrays import as_array, is_foreign
 from hloexec.core.dtypes import Kind
-from hloexec.core.ir import ArrayShape
+from hloexec.core.ir import ArrayShape, Computation, Instruction, Literal, Module
+from hloexec.core.ir.editing import map_instructions
+from hloexec.core.ir.literal import map_literal
 from hloexec.core.values import TOKEN, Array, Token
+from hloexec.core.wording import argument
 from hloexec.engine.plan.kernels import Leaf
-from hloexec.errors import ResourceError
+from hloexec.errors import InputError, ResourceError, UnsupportedError
+from hloexec.ops.common import array_shape, lies_in_order, row_major
+from hloexec.ops.registry import Role, role_of
 
 
 def zeros(shape: Leaf) -> Array | Token:
@@ -36,6 +45,60 @@ def synthesized(how: str, shape: Leaf, name: str) -> Array | Token:
     values = _random_values(generator, array_shape)
     values.flags.writeable = False
     return values
+
+
+def elided_value(choice: str | Mapping[str, Any], shape: Leaf, name: str) -> Array | Token:
+    """The value of a leaf of a constant that the text elides, as the option `elided` says it."""
+    if choice == "error":
+        raise UnsupportedError(
+            f"the value of constant %{name} is elided in the text; choose {argument('elided', 'zeros')} or random, or "
+            f"supply it by name"
+        )
+    if isinstance(choice, str):
+        return synthesized(choice, shape, name)
+    if name not in choice:
+        raise InputError(f"no value was given for %{name}, a constant that is elided in the text")
+    return _supplied(choice[name], shape, name)
+
+
+def fill_constants(module: Module, choice: str | Mapping[str, Any]) -> Module:
+    """The module with these values in the constants that the text elides."""
+
+    def fill(_: Computation, instruction: Instruction) -> Instruction:
+        if role_of(instruction) is not Role.CONSTANT or not instruction.attributes.literal.is_elided:
+            return instruction
+
+        def leaf(literal: Literal) -> Literal:
+            value = (
+                elided_value(choice, array_shape(literal.shape, "it"), instruction.name)
+                if literal.held is None
+                else None
+            )
+            return attrs.evolve(literal, value=value) if isinstance(value, np.ndarray) else literal
+
+        literal = map_literal(instruction.attributes.literal, leaf)
+        return attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, literal=literal))
+
+    return map_instructions(module, fill)
+
+
+def _supplied(argument: object, shape: Leaf, name: str) -> Array:
+    value = as_array(argument) if is_foreign(argument) else argument
+    array_shape = shape.array_shape
+    storage = array_shape.element_type.storage
+    if isinstance(value, np.ndarray) and value.dtype.type is np.void and storage.isbuiltin != 1:
+        # What NumPy makes of types that it does not know.
+        value = value.view(storage) if value.dtype.itemsize == storage.itemsize else value
+    if (
+        not isinstance(value, np.ndarray)
+        or value.dtype != array_shape.element_type.storage
+        or value.shape != array_shape.dimensions
+    ):
+        argument = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"the value for the elided constant %{name} must be an array {shape}, but is {argument}")
+    view = value.view() if lies_in_order(value) else row_major(value)
+    view.flags.writeable = False
+    return view
 
 
 def _random_values(generator: np.random.Generator, shape: ArrayShape) -> Array:

@@ -22,6 +22,7 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.running import RunOptions, resolve_options
 from hloexec.engine.inputs import value_of
+from hloexec.engine.plan.synthesis import fill_constants
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.language.text import format as format_module
 from hloexec.ops.equivalents.modules import for_xla, is_optimized
@@ -60,8 +61,6 @@ class Elsewhere:
             reason = "it takes tokens"
         elif any(leaf.is_array and leaf.array_shape.is_dynamic for leaf in [*leaves, *results]):
             reason = "sizes of its arrays are known only at run time"
-        elif elides_constants(module):
-            reason = "the text elides constants"
         elif self.count is not None and devices > self.count:
             reason = f"it is for {devices} devices"
         if reason is not None:
@@ -77,6 +76,8 @@ class Elsewhere:
             self.require(module)
             rows = inputs_by_device(module.entry, inputs)
             device_arguments(module.entry, rows, devices)
+            comparing = {"elided": None} if elides_constants(module) else {}
+            module = fill_constants(module, resolved.elided) if comparing else module
             compiled = compiled_by_xla(module) if self.function is None else module
         except HloError as error:
             return Answer.raised(error)
@@ -100,7 +101,7 @@ class Elsewhere:
             return Answer.failed(error.outcome, f"{self.subject} {error.words(module.name)}")
         if mismatch := _mismatch(module, devices, reply["arrays"]):
             return Answer.failed(Outcome.MISMATCHED, f"{self.subject} gives {mismatch}")
-        return Answer(Outcome.ANSWERED, join_values([_value(module, row) for row in data]))
+        return Answer(Outcome.ANSWERED, join_values([_value(module, row) for row in data]), comparing)
 
 
 def compiled_by_xla(module: Module) -> Module:
