@@ -69,12 +69,10 @@ def fill_constants(module: Module, choice: str | Mapping[str, Any]) -> Module:
             return instruction
 
         def leaf(literal: Literal) -> Literal:
-            value = (
-                elided_value(choice, array_shape(literal.shape, "it"), instruction.name)
-                if literal.held is None
-                else None
-            )
-            return attrs.evolve(literal, value=value) if isinstance(value, np.ndarray) else literal
+            if literal.held is not None:
+                return literal
+            value = elided_value(choice, array_shape(literal.shape, "it"), instruction.name)
+            return attrs.evolve(literal, value=row_major(value)) if isinstance(value, np.ndarray) else literal
 
         literal = map_literal(instruction.attributes.literal, leaf)
         return attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, literal=literal))

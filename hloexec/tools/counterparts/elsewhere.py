@@ -86,8 +86,6 @@ class Elsewhere:
         header = {
             # Older XLAs do not read the tables of newer metadata, which change no value.
             "text": format_module(compiled, metadata=self.function is not None),
-            "replicas": compiled.replica_count,
-            "partitions": compiled.num_partitions,
             "kept": leaves,
             "memory": resolved.memory_limit,
             "arrays": [list(map(described, row)) for row in arrays],
@@ -106,7 +104,7 @@ class Elsewhere:
 
 def compiled_by_xla(module: Module) -> Module:
     """What XLA is given in place of a module, and computes the same."""
-    if is_optimized(module):
+    if is_optimized(module) or module.num_partitions > 1:
         return for_xla(module)
     # An execution would use up the inputs that the result may alias.
     return attrs.evolve(module, input_output_alias=(), buffer_donor=())

@@ -20,8 +20,6 @@ from typing import Any, BinaryIO
 MARK = b"hloexec answers\n"
 _PRECISION = "xla_allow_excess_precision"
 _COUNT = "xla_force_host_platform_device_count"
-_PARTITIONING = "sharding-propagation,shardy-xla,spmd-partitioning"
-"""The passes that divide a module."""
 _MEMORY = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory")
 
 Header = dict[str, Any]
@@ -175,8 +173,7 @@ def _compiling(function: None, platform: Any, count: int) -> Run:
     if not any(_PRECISION in flag for flag in flags):
         flags.append(f"--{_PRECISION}=false")
     if count > 1:
-        # XLA takes partitions only where its partitioner may run, which would divide again what is divided.
-        flags += [f"--{_COUNT}={count}", f"--xla_disable_hlo_passes={_PARTITIONING}"]
+        flags.append(f"--{_COUNT}={count}")
     os.environ["XLA_FLAGS"] = " ".join(flags)
     if platform == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -217,7 +214,7 @@ def _of_jaxlib(name: str) -> Any:
 
 
 def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]:
-    text, client, options = header["text"], devices[0].client, _options(header, devices)
+    text, client, options = header["text"], devices[0].client, _options(devices)
     if "custom_call_target" in text:
         _prepare_lapack()
     module = _of_jaxlib("hlo_module_from_text")(text)
@@ -233,16 +230,15 @@ def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]
     return [[_fetched(leaves[number]) for leaves in kept] for number in range(len(devices))]
 
 
-def _options(header: Header, devices: list[Any]) -> Any:
+def _options(devices: list[Any]) -> Any:
+    """Those of a module whose replicas are these devices."""
     import numpy as np
 
     options = _of_jaxlib("CompileOptions")()
-    replicas, partitions = header["replicas"], header["partitions"]
-    grid = np.array([device.id for device in devices]).reshape(replicas, partitions)
+    grid = np.array([[device.id] for device in devices])
     for holder in (options, options.executable_build_options):
-        holder.num_replicas, holder.num_partitions = replicas, partitions
+        holder.num_replicas, holder.num_partitions = len(devices), 1
         holder.device_assignment = _of_jaxlib("DeviceAssignment").create(grid)
-    options.executable_build_options.use_spmd_partitioning = partitions > 1
     return options
 
 
