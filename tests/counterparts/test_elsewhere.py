@@ -182,3 +182,42 @@ def test_what_has_no_equivalent_is_named() -> None:
     text = 'ENTRY e { x = f32[2] parameter(0)  ROOT y = f32[2] custom-call(x), custom_call_target="abacus" }'
     answer = hloexec.counterpart("xla:cpu").run(hloexec.parse("HloModule m, is_scheduled=true\n" + text), [X])
     assert answer.outcome is hloexec.Outcome.REFUSED and "abacus" in answer.reason
+
+
+MANUAL = """HloModule m, num_partitions=4, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["a"=2, "b"=2]>}}
+ENTRY e {
+  x = f32[4,6]{1,0} parameter(0)
+  l = f32[2,6]{1,0} custom-call(x), custom_call_target="xla.sdy.GlobalToLocalShape", frontend_attributes={
+    xla.sdy.in_shardings="#sdy.sharding_per_value<[<@mesh, [{\\"b\\"}, {}]>]>",xla.sdy.manual_axes="#sdy<manual_axes{\\"a\\",\\"b\\"}>"}
+  p = u32[] partition-id()
+  f = f32[] convert(p)
+  s = f32[2,6]{1,0} broadcast(f), dimensions={}
+  y = f32[2,6]{1,0} add(l, s)
+  ROOT g = f32[4,12]{1,0} custom-call(y), custom_call_target="xla.sdy.LocalToGlobalShape", frontend_attributes={
+    xla.sdy.out_shardings="#sdy.sharding_per_value<[<@mesh, [{\\"b\\"}, {\\"a\\"}]>]>",xla.sdy.manual_axes="#sdy<manual_axes{\\"a\\",\\"b\\"}>"}
+}
+"""
+
+
+def test_xla_takes_shards_where_manual_regions_begin_and_assembles_them_where_they_end() -> None:
+    pytest.importorskip("jax")
+    module, whole = hloexec.parse(MANUAL), np.arange(24, dtype=np.float32).reshape(4, 6)
+    inputs = [[whole + 100 * device] for device in range(4)]
+    expected = hloexec.run_devices(module, inputs)
+    assert expected[0][2, 6] == 400 - 100 + 12 + 3
+    for ours, theirs in zip(expected, hloexec.counterpart("xla:cpu").run(module, inputs).value(), strict=True):
+        assert_array_equal(ours, theirs)
+
+
+def test_xla_computes_with_the_same_values_of_elided_constants() -> None:
+    pytest.importorskip("jax")
+    module = hloexec.parse(
+        "HloModule m\nENTRY e { x = c64[20] parameter(0)\n c = c64[20] constant({...})\n ROOT y = c64[20] add(x, c) }"
+    )
+    x = np.arange(20, dtype=np.complex64)
+    for elided in ("zeros", "random", {"c": x}):
+        answer = hloexec.counterpart("xla:cpu").run(module, [x], elided=elided)
+        assert_array_equal(answer.value(), hloexec.run(module, x, elided=elided))
+        assert answer.comparing == {"elided": None}
+    answer = hloexec.counterpart("xla:cpu").run(module, [x], elided="error")
+    assert answer.reason.startswith("the value of constant %c is elided in the text")

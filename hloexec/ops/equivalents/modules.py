@@ -10,7 +10,7 @@ from hloexec.core.wording import counted
 from hloexec.errors import ShapeError, UnsupportedError
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.equivalents.calls import rule_of_call
-from hloexec.ops.equivalents.instructions import Values, rule_of
+from hloexec.ops.equivalents.instructions import Rule, Values, rule_of
 from hloexec.ops.equivalents.writing import Writer, plain_shape
 from hloexec.ops.registry import Role, entry_of, operation_name, role_of
 
@@ -24,13 +24,16 @@ def is_optimized(module: Module) -> bool:
     )
 
 
-def for_xla(module: Module, replicas: int | None = None, partitions: int | None = None) -> Module:
+def for_xla(
+    module: Module, replicas: int | None = None, partitions: int | None = None, *, boundary: Rule | None = None
+) -> Module:
     """A module that computes the same in operations that XLA compiles from StableHLO, on XLA:CPU at least.
 
     Fusions and calls become their instructions, asynchronous pairs the operations themselves, bitcasts transposes and
     reshapes, library calls what they stand for; layouts, schedules and all that says only how code is made are left
     out. Of a module for several partitions each device becomes a replica, replica · partitions + partition: XLA's
     partitioner need not run then. `replicas` and `partitions` are those of the module where its header does not say so.
+    `boundary` makes what stands for the boundaries of manual regions: that depends on which device holds which shard.
     UnsupportedError names all that has no equivalent.
     """
     replicas, partitions = replicas or module.replica_count, partitions or module.num_partitions
@@ -42,7 +45,7 @@ def for_xla(module: Module, replicas: int | None = None, partitions: int | None 
         name = pending.pop()
         if name in changed or name in added:
             continue
-        changed[name] = _changed(module, module.by_name[name], added, refused, replicas, partitions)
+        changed[name] = _changed(module, module.by_name[name], added, refused, replicas, partitions, boundary)
         pending += [callee for made in changed[name] for callee in computation_names(made.attributes)]
         pending += [callee for made in added.values() for part in made for callee in computation_names(part.attributes)]
     if refused:
@@ -74,10 +77,11 @@ def _changed(
     refused: dict[tuple[str, str], dict[str, None]],
     replicas: int,
     partitions: int,
+    boundary: Rule | None,
 ) -> Computation:
     def translate(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
         try:
-            return _equivalent(write, instruction, operands)
+            return _equivalent(write, instruction, operands, boundary)
         except (UnsupportedError, ShapeError) as error:
             names = refused.setdefault((operation_name(instruction), error.message), {})
             names[instruction.name] = None
@@ -88,12 +92,14 @@ def _changed(
     return Computation(name=computation.name, instructions=tuple(write.made), root_name=root.name)
 
 
-def _equivalent(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
+def _equivalent(write: Writer, instruction: Instruction, operands: Values, boundary: Rule | None) -> Instruction:
     entry = entry_of(instruction)
     if entry is None:
         raise UnsupportedError("hloexec does not know it")
     if role_of(instruction) is not Role.CUSTOM_CALL:
         rule = rule_of(instruction)
+    elif boundary is not None and entry.traits.crosses_devices:
+        rule = boundary
     elif entry.role is Role.LIBRARY:
         rule = rule_of_call(entry, instruction)
     else:

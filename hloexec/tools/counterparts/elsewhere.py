@@ -27,6 +27,7 @@ from hloexec.errors import HloError, UnsupportedError
 from hloexec.language.text import format as format_module
 from hloexec.ops.equivalents.modules import for_xla, is_optimized
 from hloexec.tools.counterparts.answers import Answer, Outcome
+from hloexec.tools.counterparts.boundaries import cross
 from hloexec.tools.counterparts.worker import described
 from hloexec.tools.counterparts.workers import NoAnswerError, worker_for
 
@@ -105,7 +106,7 @@ class Elsewhere:
 def compiled_by_xla(module: Module) -> Module:
     """What XLA is given in place of a module, and computes the same."""
     if is_optimized(module) or module.num_partitions > 1:
-        return for_xla(module)
+        return for_xla(module, boundary=cross)
     # An execution would use up the inputs that the result may alias.
     return attrs.evolve(module, input_output_alias=(), buffer_donor=())
 
