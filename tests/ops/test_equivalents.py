@@ -109,6 +109,9 @@ CASES = {
     "tokens after arrays": module(
         "x = f32[3] parameter(0)\n t = token[] after-all(x)\n ROOT y = f32[3] add-dependency(x, t)"
     ),
+    "values that are used before they are defined": module(
+        "ROOT r = f32[2] add(f, p)\n f = f32[2] copy(p)\n p = f32[2]{0} parameter(0)"
+    ),
     "halves of products": module(
         "a = s32[4] parameter(0)\n b = u16[4] parameter(1)\n c = s32[4] mulhi(a, a)\n d = u16[4] mulhi(b, b)\n"
         "ROOT t = (s32[4], u16[4]) tuple(c, d)"
@@ -185,6 +188,11 @@ def test_all_that_has_no_equivalent_is_named() -> None:
     reasons = "%a and 1 other (acosh): XLA:CPU has no code for it; %c (mine): it is not public what it computes"
     with pytest.raises(UnsupportedError, match=re.escape(f"m has no equivalent that XLA:CPU compiles: {reasons}")):
         for_xla(original)
+
+
+def test_what_depends_on_itself_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="%a depends on itself"):
+        for_xla(module("a = f32[2] add(b, b)\n ROOT b = f32[2] negate(a)"))
 
 
 def test_nothing_is_left_that_only_optimized_modules_have() -> None:

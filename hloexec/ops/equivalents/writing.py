@@ -27,6 +27,7 @@ from hloexec.core.ir.shape import elements_of, tuple_shape
 from hloexec.core.structs import define
 from hloexec.core.tree import fold
 from hloexec.core.values import Dimensions
+from hloexec.errors import UnsupportedError
 from hloexec.ops.common import array_shape
 from hloexec.ops.control.flow import make_constant, make_element, make_parameter, make_tuple
 from hloexec.ops.registry import OPCODES
@@ -77,7 +78,18 @@ class Writer:
 
     def write(self) -> Instruction:
         """What stands for the root of the source, after all that stands for what comes before it."""
-        for instruction in self.source:
+        # Texts may use values before they define them.
+        pending, begun = [*self.source][::-1], set[str]()
+        while pending:
+            instruction = pending[-1]
+            later = [part for part in self.source.operands_of(instruction) if part.name not in self.values]
+            if later and instruction.name not in self.values:
+                if instruction.name in begun:
+                    raise UnsupportedError(f"%{instruction.name} depends on itself")
+                begun.add(instruction.name)
+                pending += later
+                continue
+            pending.pop()
             if instruction.name not in self.values:
                 self.prefix = instruction.name
                 operands = [self.values[name] for name in instruction.operands]
