@@ -43,7 +43,7 @@ from hloexec.ops.reduction.reduce import (
     result_shape,
     usual_operations,
 )
-from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, KnownReducer, accumulation_dtype, reduce_known
+from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, KnownReducer, accumulation_dtype, recognise, reduce_known
 from hloexec.ops.registry import ANY, Callee, Callees, Programs, opcode
 from hloexec.ops.relations import Relating, Resizing, relate_window, resized_windows
 from hloexec.ops.relations.parts import output_size, part_of_windows, require_window, taps, visits
@@ -505,6 +505,7 @@ class ReduceWindow:
         is_stepwise = (
             numerics.rounding_seed is not None
             and prod(dimension.size for dimension in window.dimensions) <= _FEW_TAPS
+            and recognise(callee.computation) == "add"
             and not any(entry.is_narrow for entry in element_types(callee.computation.root.shape))
         )
         return reduced(
