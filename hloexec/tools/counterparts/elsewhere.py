@@ -34,6 +34,21 @@ _SECONDS = 600.0
 _NAMES = {entry.storage.name: entry.name for entry in ELEMENT_TYPES.values() if entry.is_array}
 
 
+@frozen
+class Compilation:
+    """How XLA is to compile a module."""
+
+    without: Sequence[str] = ()
+    """The passes that it is not to run, by their names."""
+    dump: str = ""
+    """The folder in which it writes the module after each pass."""
+    is_told: bool = False
+    """Whether the answer has the text of what it makes of the module."""
+
+
+USUAL = Compilation()
+
+
 @frozen(eq=False)
 class Elsewhere:
     """What runs modules in a process that stays for the next one."""
@@ -69,6 +84,12 @@ class Elsewhere:
 
     def run(self, module: Module, inputs: Inputs, **options: Unpack[RunOptions]) -> Answer:
         """The result, or what kept the process from giving it."""
+        return self.compile_and_run(module, inputs, USUAL, **options)
+
+    def compile_and_run(
+        self, module: Module, inputs: Inputs, compilation: Compilation, **options: Unpack[RunOptions]
+    ) -> Answer:
+        """The same, compiled in a way of one's own; functions know nothing of that."""
         resolved = resolve_options("run", options)
         try:
             topology = topology_of(module, resolved.replicas, resolved.partitions)
@@ -90,6 +111,7 @@ class Elsewhere:
             "kept": leaves,
             "memory": resolved.memory_limit,
             "arrays": [list(map(described, row)) for row in arrays],
+            **attrs.asdict(compilation),
         }
         settings = {"function": self.function, "platform": self.platform, "count": self.count or devices}
         worker = worker_for(self.python, settings)
@@ -100,7 +122,8 @@ class Elsewhere:
             return Answer.failed(error.outcome, f"{self.subject} {error.words(module.name)}")
         if mismatch := _mismatch(module, devices, reply["arrays"]):
             return Answer.failed(Outcome.MISMATCHED, f"{self.subject} gives {mismatch}")
-        return Answer(Outcome.ANSWERED, join_values([_value(module, row) for row in data]))
+        result = join_values([_value(module, row) for row in data])
+        return Answer(Outcome.ANSWERED, result, compiled=tuple(reply.get("compiled", ())))
 
 
 def compiled_by_xla(module: Module) -> Module:

@@ -27,8 +27,8 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory")
 Header = dict[str, Any]
 Row = list[Any]
 """The arrays of a device."""
-Run = Callable[[Header, list[Row]], Sequence[Row]]
-"""Takes the header of a question and the inputs of each device, and gives the outputs of each."""
+Run = Callable[[Header, list[Row], Header], Sequence[Row]]
+"""Takes the header of a question, the inputs of each device, and the answer's header, and gives the outputs of each."""
 
 
 def write_message(stream: BinaryIO, header: Any, arrays: Sequence[Any] = ()) -> None:
@@ -81,10 +81,11 @@ def main() -> None:
     begun = _bytes_now()
     while True:
         header, data = questions.get()
+        reply: Header = {}
         try:
             _limit(begun, header["memory"])
-            rows = [[_contiguous(leaf) for leaf in row] for row in run(header, _arrays(header, data))]
-            reply = {"arrays": [list(map(described, row)) for row in rows]}
+            rows = [[_contiguous(leaf) for leaf in row] for row in run(header, _arrays(header, data), reply)]
+            reply["arrays"] = [list(map(described, row)) for row in rows]
         except BaseException as error:
             reply, rows = _refusal(error), []
         _limit(begun, None)
@@ -158,7 +159,7 @@ def _calling(place: str) -> Run:
     for part in name.split("."):
         function = getattr(function, part)
 
-    def run(header: Header, inputs: list[Row]) -> Sequence[Row]:
+    def run(header: Header, inputs: list[Row], _: Header) -> Sequence[Row]:
         outputs = function(header["text"], inputs)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         # One device's outputs need not be in a list of devices.
@@ -183,7 +184,7 @@ def _compiling(function: None, platform: Any, count: int) -> Run:
     devices = _devices(platform)
     if len(devices) < count:
         raise RuntimeError(f"there are {len(devices)} devices of {platform or devices[0].platform}, not {count}")
-    return lambda header, inputs: _run(devices[: len(inputs)], header, inputs)
+    return lambda header, inputs, reply: _run(devices[: len(inputs)], header, inputs, reply)
 
 
 def _devices(platform: Any) -> list[Any]:
@@ -216,7 +217,7 @@ def _of_jaxlib(name: str) -> Any:
     raise RuntimeError(f"this jaxlib has no {name}")
 
 
-def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]:
+def _run(devices: list[Any], header: Header, inputs: list[Row], reply: Header) -> Sequence[Row]:
     text, client, options = header["text"], devices[0].client, _options(header, devices)
     if "custom_call_target" in text:
         _prepare_lapack()
@@ -227,6 +228,8 @@ def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]
         executable = client.compile_and_load(stablehlo, _of_jaxlib("DeviceList")(tuple(devices)), options)
     else:
         executable = client.compile(stablehlo, options)
+    if header["is_told"]:
+        reply["compiled"] = [_printed(optimized) for optimized in executable.hlo_modules()]
     placed = [_placed(leaves, devices) for leaves in zip(*inputs, strict=True)]
     results = executable.execute_sharded(placed).disassemble_into_single_device_arrays()
     kept = [leaves for leaves, is_kept in zip(results, header["kept"], strict=True) if is_kept]
@@ -243,7 +246,21 @@ def _options(header: Header, devices: list[Any]) -> Any:
         holder.num_replicas, holder.num_partitions = replicas, partitions
         holder.device_assignment = _of_jaxlib("DeviceAssignment").create(grid)
     options.executable_build_options.use_spmd_partitioning = partitions > 1
+    debugging = options.executable_build_options.debug_options
+    # Those that XLA_FLAGS name stay so.
+    passes = [*debugging.xla_disable_hlo_passes.split(","), *header["without"]]
+    debugging.xla_disable_hlo_passes = ",".join(filter(None, passes))
+    if header["dump"]:
+        debugging.xla_dump_to, debugging.xla_dump_hlo_pass_re = header["dump"], ".*"
+        debugging.xla_dump_hlo_as_text = debugging.xla_dump_hlo_as_long_text = True
     return options
+
+
+def _printed(module: Any) -> str:
+    """The text of a module, its constants in full."""
+    options = _of_jaxlib("HloPrintOptions")()
+    options.print_large_constants = True
+    return str(module.to_string(options))
 
 
 @functools.cache
