@@ -40,6 +40,8 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools.explaining import Untold as Untold
     from hloexec.tools.explaining import explain as explain
     from hloexec.tools.extraction import Extraction as Extraction
+    from hloexec.tools.extraction import ValueOutputs as ValueOutputs
+    from hloexec.tools.extraction import add_outputs as add_outputs
     from hloexec.tools.extraction import extract as extract
     from hloexec.tools.golden import Golden as Golden
     from hloexec.tools.golden import GoldenCheck as GoldenCheck
@@ -197,7 +199,9 @@ _ROWS = (
         "reducing",
         records={
             "extract": f"{_RUN} hloexec.report.reducing.extractions.Extracted hloexec.tools.extraction.Extraction "
-            "hloexec.tools.extraction.Rerun"
+            "hloexec.tools.extraction.Rerun",
+            "extract-outputs": f"{_RUN} {_PRINTED}.Folder hloexec.tools.extraction.ValueOutputs "
+            "hloexec.tools.extraction.Rerun",
         },
         package="hloexec.tools.extraction",
         runs=True,

@@ -24,6 +24,14 @@ def is_optimized(module: Module) -> bool:
     )
 
 
+def compiled_by_xla(module: Module) -> Module:
+    """What XLA is given in place of a module, and computes the same."""
+    if is_optimized(module):
+        return for_xla(module)
+    # An execution would use up the inputs that the result may alias.
+    return attrs.evolve(module, input_output_alias=(), buffer_donor=())
+
+
 def for_xla(module: Module, replicas: int | None = None, partitions: int | None = None) -> Module:
     """A module that computes the same in operations that XLA compiles from StableHLO, on XLA:CPU at least.
 

@@ -24,7 +24,7 @@ from hloexec.engine.exec.running import RunOptions, resolve_options
 from hloexec.engine.inputs import value_of
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.language.text import format as format_module
-from hloexec.ops.equivalents.modules import for_xla, is_optimized
+from hloexec.ops.equivalents.modules import compiled_by_xla
 from hloexec.tools.counterparts.answers import Answer, Outcome
 from hloexec.tools.counterparts.worker import described
 from hloexec.tools.counterparts.workers import NoAnswerError, worker_for
@@ -124,14 +124,6 @@ class Elsewhere:
             return Answer.failed(Outcome.MISMATCHED, f"{self.subject} gives {mismatch}")
         result = join_values([_value(module, row) for row in data])
         return Answer(Outcome.ANSWERED, result, compiled=tuple(reply.get("compiled", ())))
-
-
-def compiled_by_xla(module: Module) -> Module:
-    """What XLA is given in place of a module, and computes the same."""
-    if is_optimized(module):
-        return for_xla(module)
-    # An execution would use up the inputs that the result may alias.
-    return attrs.evolve(module, input_output_alias=(), buffer_donor=())
 
 
 def _mismatch(module: Module, devices: int, rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:

@@ -3,6 +3,9 @@
 It runs as a script, in any Python from 3.10 on that has jaxlib from 0.4.30 on and NumPy, and imports nothing of
 hloexec. Questions come on standard input, answers go to what was standard output when it began: each is a mark, a
 length of eight bytes, a header of JSON of that length, and the bytes of arrays.
+
+As `run.py` in a folder of `hloexec extract --outputs` it is not asked: `python run.py [PLATFORM]` runs the module in
+that folder, and writes its results to `result.npz`, the values to `values.npz` (`result.0.npz`, … of several devices).
 """
 
 import contextlib
@@ -90,6 +93,36 @@ def main() -> None:
             reply, rows = _refusal(error), []
         _limit(begun, None)
         write_message(answers, reply, [leaf for row in rows for leaf in row])
+
+
+def run_folder(folder: str, platform: Any) -> None:
+    """Run the module of a folder that `hloexec extract --outputs` has written, and write what it gives."""
+    import numpy as np
+
+    def turned(array: Any, to: str) -> Any:
+        return array.astype(_dtype(to)) if "int" in to and "int" in array.dtype.name else array.view(_dtype(to))
+
+    with open(os.path.join(folder, "outputs.json")) as file:
+        plan = json.load(file)
+    rows, runs = [], []
+    for name in plan["inputs"]:
+        with np.load(os.path.join(folder, name)) as stored:
+            rows.append([turned(stored[key], memory) for key, _, memory in plan["leaves"]])
+    count = plan["replicas"] * plan["partitions"]
+    run = _compiling(None, platform, count)
+    for name, kept in (("xla.hlo", plan["kept"]), ("unchanged.hlo", plan["own_kept"])):
+        with open(os.path.join(folder, name)) as file:
+            header = {**plan, "text": file.read(), "kept": kept, "without": [], "dump": "", "is_told": False}
+        runs.append(run(header, rows if len(rows) == count else rows * count, {}))
+    own, same = sum(plan["own_kept"]), 0
+    for device, (row, unchanged) in enumerate(zip(*runs, strict=True)):
+        arrays = [(key, turned(leaf, kind)) for leaf, (key, kind, _) in zip(row, plan["outputs"], strict=True)]
+        same += sum(ours.tobytes() == theirs.tobytes() for ours, theirs in zip(row[:own], unchanged, strict=True))
+        end = f".{device}.npz" if count > 1 else ".npz"
+        np.savez(os.path.join(folder, "result" + end), **dict(arrays[:own]))
+        np.savez(os.path.join(folder, "values" + end), **dict(arrays[own:]))
+    print(f"wrote {len(arrays) - own} values of {count} device{'s' * (count > 1)} to {folder}")
+    print(f"{same} of {own * count} results of the module have the bits that they have without further outputs")
 
 
 def _read_questions(stream: BinaryIO, questions: Any) -> None:
@@ -305,4 +338,7 @@ def _fetched(array: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    if os.path.basename(__file__) == "run.py":
+        run_folder(os.path.dirname(os.path.abspath(__file__)), sys.argv[1] if len(sys.argv) > 1 else None)
+    else:
+        main()
