@@ -19,13 +19,14 @@ _OPTIONS = {
         "atol carry check_error command computation contraction_length depth devices elided executor iteration jobs "
         "keep margin max_iterations memory memory_limit module_timeout nan network numerics output partitions ranks "
         "replicas rtol says seed shard shared steps timeout tolerance ulp unknown against before around outcome select "
-        "selects".split()
+        "selects versions".split()
     ),
     "command": "--check",
     "dims": "--dim",
     "host_transfers": "--recv or --send",
     "hloexec.register_custom_call": "--custom-call TARGET=MODULE:FUNCTION",
     "infeed": "--infeed FILE.npz",
+    "names": "--outputs",
     "only_outputs": "--only-output",
     "outfeed": "--outfeed FILE.npz",
     "output_tolerances": "--output-tolerance",

@@ -220,3 +220,15 @@ def computation_names(attributes: object) -> tuple[str, ...]:
         if value is not None:
             names += (value,) if entry.grammar is Grammar.COMPUTATION else value
     return tuple(names)
+
+
+def rename_computations(attributes: Any, names: Mapping[str, str]) -> Any:
+    """The same attributes, with computations of other names where `names` has some."""
+    changes: dict[str, Any] = {}
+    for entry in _calling_fields(type(attributes)):
+        value = getattr(attributes, entry.field)
+        if isinstance(value, tuple):
+            changes[entry.field] = tuple(names.get(name, name) for name in value)
+        elif value is not None:
+            changes[entry.field] = names.get(value, value)
+    return attrs.evolve(attributes, **changes)

@@ -9,6 +9,7 @@ import typing as _typing
 from hloexec.tools import Tool as _Tool
 
 if _typing.TYPE_CHECKING:
+    from hloexec.tools import bisecting as bisecting
     from hloexec.tools import diffing as diffing
     from hloexec.tools import explaining as explaining
     from hloexec.tools import extraction as extraction
@@ -22,6 +23,12 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools import stepping as stepping
     from hloexec.tools import tracing as tracing
     from hloexec.tools import triaging as triaging
+    from hloexec.tools.bisecting import PassBisection as PassBisection
+    from hloexec.tools.bisecting import VersionBisection as VersionBisection
+    from hloexec.tools.bisecting import VersionChange as VersionChange
+    from hloexec.tools.bisecting import VersionTrial as VersionTrial
+    from hloexec.tools.bisecting import bisect_passes as bisect_passes
+    from hloexec.tools.bisecting import bisect_versions as bisect_versions
     from hloexec.tools.diffing import Diff as Diff
     from hloexec.tools.diffing import diff as diff
     from hloexec.tools.diffing.folders import FolderDiff as FolderDiff
@@ -33,6 +40,8 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools.explaining import Untold as Untold
     from hloexec.tools.explaining import explain as explain
     from hloexec.tools.extraction import Extraction as Extraction
+    from hloexec.tools.extraction import ValueOutputs as ValueOutputs
+    from hloexec.tools.extraction import add_outputs as add_outputs
     from hloexec.tools.extraction import extract as extract
     from hloexec.tools.golden import Golden as Golden
     from hloexec.tools.golden import GoldenCheck as GoldenCheck
@@ -155,6 +164,20 @@ _ROWS = (
         has_verdict=True,
     ),
     _Tool(
+        "bisect",
+        "explaining",
+        "hloexec.tools.bisecting.VersionBisection hloexec.tools.bisecting.PassBisection",
+        "hloexec.report.explaining.bisections",
+        {
+            "bisect-versions": f"{_RUN} hloexec.tools.bisecting.VersionBisection",
+            "bisect-passes": f"{_RUN} hloexec.tools.bisecting.PassBisection",
+        },
+        package="hloexec.tools.bisecting",
+        guide="against",
+        runs=True,
+        has_verdict=True,
+    ),
+    _Tool(
         "shadow",
         "explaining",
         "hloexec.tools.shadowing.ShadowRun",
@@ -176,7 +199,9 @@ _ROWS = (
         "reducing",
         records={
             "extract": f"{_RUN} hloexec.report.reducing.extractions.Extracted hloexec.tools.extraction.Extraction "
-            "hloexec.tools.extraction.Rerun"
+            "hloexec.tools.extraction.Rerun",
+            "extract-outputs": f"{_RUN} {_PRINTED}.Folder hloexec.tools.extraction.ValueOutputs "
+            "hloexec.tools.extraction.Rerun",
         },
         package="hloexec.tools.extraction",
         runs=True,

@@ -281,3 +281,45 @@ def test_a_step_without_counterpart_is_named_by_what_makes_the_value_right(
     found = hloexec.diff(before, hloexec.parse(text.replace(right, wrong)), inputs)
     assert (found.findings[0].after.instruction, found.findings[0].is_certain) == (name, True)
     assert remedy in found.findings[0].reason
+
+
+_LAYER = """HloModule m
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY main {
+  x = f32[4,6] parameter(0)
+  w = f32[6,5] parameter(1)
+  zero = f32[] constant(0)
+"""
+_BEFORE = (
+    _LAYER
+    + """  d = f32[4,5] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = f32[4,5] tanh(d)
+  s = f32[] reduce(t, zero), dimensions={0,1}, to_apply=sum
+  g = f32[4,5] sine(t)
+  ROOT r = (f32[], f32[4,5]) tuple(s, g)
+}
+"""
+)
+_AFTER = (
+    _LAYER
+    + """  d = f32[5,4] dot(w, x), lhs_contracting_dims={0}, rhs_contracting_dims={1}
+  t.1 = f32[5,4] logistic(d), origin=ORIGIN
+  u = f32[5,4] add(t.1, d)
+  s = f32[] reduce(u, zero), dimensions={0,1}, to_apply=sum
+  q = f32[5,4] cosine(u)
+  g = f32[4,5] transpose(q), dimensions={1,0}
+  ROOT r = (f32[], f32[4,5]) tuple(s, g)
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("origin", "before"),
+    [('{{"t"}}', "t"), ('{{"t"},["call"]}', "t"), ('{({"t"}, {"d"})}', None), ('{{"absent"}}', None), ("{{}}", None)],
+)
+def test_where_values_show_no_counterpart_the_origin_does(origin: str, before: str | None) -> None:
+    finding = hloexec.diff(hloexec.parse(_BEFORE), hloexec.parse(_AFTER.replace("ORIGIN", origin))).findings[0]
+    assert finding.after.instruction == "t.1"
+    assert (finding.before and finding.before.instruction) == before
+    assert ("by its origin, it stands for %t of the module before" in finding.reason) == (before is not None)

@@ -93,6 +93,11 @@ class OriginalValue:
 
     text: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The instructions of that module that gave these values."""
+        return tuple(re.findall(r'\{"([^"]+)"', self.text))
+
 
 _PATH = re.compile(r"[A-Za-z_]\w*([\[.].*)?")
 _ARGUMENT = re.compile(r"args\[\d+\]|kwargs\['\w+'\]|\w+")

@@ -209,6 +209,15 @@ class Writer:
         shape = attrs.evolve(array_of(value), dimensions=tuple(limit - start for start, limit in ranges))
         return self.emit("slice", value, shape=shape, slice=tuple(SliceDimension(*part) for part in ranges))
 
+    def put(self, array: Instruction, part: Instruction, number: Instruction) -> Instruction:
+        """An array with a part in the place of that of this number along the first dimension."""
+        zeros = [self.constant(0, array_of(number).element_type) for _ in sizes_of(part)]
+        return self.emit("dynamic-update-slice", array, self.reshape(part, (1, *sizes_of(part))), number, *zeros)
+
+    def successor(self, number: Instruction) -> Instruction:
+        """One more than a number."""
+        return self.emit("add", number, self.constant(1, array_of(number).element_type))
+
     def dot(self, lhs: Instruction, rhs: Instruction, numbers: Any, of: ElementType) -> Instruction:
         """A product with these dimension numbers in an element type."""
         return self.emit("dot", lhs, rhs, shape=ArrayShape(of), attributes=numbers)

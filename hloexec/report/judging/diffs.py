@@ -127,9 +127,9 @@ _MOST_STEPS = 5
 _STYLES = {"agree": "bold green", "rounding only": "bold cyan", "not decided": "bold yellow", "differ": "bold red"}
 
 
-def diff_view(result: Diff, top: int, command: Command, saved: SavedPair | None = None) -> RenderableType:
+def diff_view(result: Diff, top: int, command: Command | None, saved: SavedPair | None = None) -> RenderableType:
     """Everything `hloexec diff` says, and what of it was extracted; `command` writes another command on the same inputs
-    of `after`."""
+    of `after`, if that is in a file."""
     parts: Parts = [diff_line(result), *results_lines(result)]
     if result.findings:
         first = result.findings[0]
@@ -143,7 +143,7 @@ def diff_view(result: Diff, top: int, command: Command, saved: SavedPair | None 
     parts += [Text(note, style="yellow") for note in result.notes]
     if saved is not None:
         parts += ["", pair_view(saved), next_steps(saved.command)]
-    elif result.findings:
+    elif result.findings and command is not None:
         place = result.findings[0].after
         more = ("--in", place.computation)
         parts.append(next_steps(extract_command(command, place.path, place.instruction, place.device, *more)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hloexec.analysis.numerics.leaves import LeafStatistics, statistics
 from hloexec.core.structs import frozen
-from hloexec.core.wording import plural
+from hloexec.core.wording import byte_text, plural
 from hloexec.language.origins import hlo_line, source_lines
 from hloexec.report.json.printed import Leaf, leaves_of
-from hloexec.report.layout import Parts, next_steps
+from hloexec.report.layout import Parts, next_steps, plain_table, with_rest
 from hloexec.report.tables import leaf_label, values_table
-from hloexec.tools.extraction import Extraction, Rerun
+from hloexec.tools.extraction import Extraction, Rerun, ValueOutputs
 from hloexec.tools.summary import ParameterSummary, parameters_of
 
 _MOST_ROWS = 20
@@ -37,6 +39,28 @@ def extraction_view(extraction: Extraction, folder: str, rerun: Rerun, command: 
     parts += [f"  {difference}" for difference in rerun.differences]
     parts.append(next_steps(command))
     return Group(*parts)
+
+
+_CHANGED = (
+    "a compiler may round the module's own results otherwise, as other values are kept: run.py says whether it does"
+)
+
+
+def outputs_view(result: ValueOutputs, folder: str, rerun: Rerun, commands: Sequence[str]) -> RenderableType:
+    """The values that are outputs, those that are not, and how to fetch them."""
+    line = Text.assemble((f"{plural(len(result.outputs), 'value')}", "bold"), " as further outputs, ")
+    line.append(f"{byte_text(result.byte_size)}, in {folder}; ")
+    line.append(
+        *(("its own results have the same bits", "green"), ("its own results differ", "bold red"))[
+            not rerun.has_same_bits
+        ]
+    )
+    table = plain_table("shape", names=("value",))
+    for output in result.outputs[:_MOST_ROWS]:
+        table.add_row(output.key, output.shape)
+    parts: Parts = [line, with_rest(table, len(result.outputs), _MOST_ROWS, "outputs.json has all")]
+    parts += [Text(f"without {entry.key}: {entry.reason}", "yellow") for entry in result.refused[:_MOST_ROWS]]
+    return Group(*parts, Text(_CHANGED, "dim"), next_steps(*commands))
 
 
 def _input_rows(extraction: Extraction) -> list[tuple[str, LeafStatistics]]:

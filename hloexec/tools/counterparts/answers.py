@@ -42,6 +42,8 @@ class Answer(Described):
     """What `compare` is to be told, such as tolerances that were recorded with a result."""
     error: HloError | None = None
     """Why there is no result."""
+    compiled: tuple[str, ...] = ()
+    """The texts of what a compiler has made of the module, where it was asked for them."""
 
     @property
     def reason(self) -> str:

@@ -18,6 +18,7 @@ from hloexec.core.ir import Module, leaf_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Inputs, Token, Value, arrays_of, join_values, label_of
 from hloexec.core.wording import counted, on_devices
+from hloexec.engine.devices.equivalents import compiled_by_xla
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.running import RunOptions, resolve_options
@@ -25,15 +26,28 @@ from hloexec.engine.inputs import value_of
 from hloexec.engine.plan.synthesis import fill_constants
 from hloexec.errors import HloError, UnsupportedError
 from hloexec.language.text import format as format_module
-from hloexec.ops.equivalents.modules import for_xla, is_optimized
 from hloexec.tools.counterparts.answers import Answer, Outcome
-from hloexec.tools.counterparts.boundaries import cross
 from hloexec.tools.counterparts.worker import described
 from hloexec.tools.counterparts.workers import NoAnswerError, worker_for
 
 _SECONDS = 600.0
 """What a module may take where the options of a run have no limit."""
 _NAMES = {entry.storage.name: entry.name for entry in ELEMENT_TYPES.values() if entry.is_array}
+
+
+@frozen
+class Compilation:
+    """How XLA is to compile a module."""
+
+    without: Sequence[str] = ()
+    """The passes that it is not to run, by their names."""
+    dump: str = ""
+    """The folder in which it writes the module after each pass."""
+    is_told: bool = False
+    """Whether the answer has the text of what it makes of the module."""
+
+
+USUAL = Compilation()
 
 
 @frozen(eq=False)
@@ -69,6 +83,12 @@ class Elsewhere:
 
     def run(self, module: Module, inputs: Inputs, **options: Unpack[RunOptions]) -> Answer:
         """The result, or what kept the process from giving it."""
+        return self.compile_and_run(module, inputs, USUAL, **options)
+
+    def compile_and_run(
+        self, module: Module, inputs: Inputs, compilation: Compilation, **options: Unpack[RunOptions]
+    ) -> Answer:
+        """The same, compiled in a way of one's own; functions know nothing of that."""
         resolved = resolve_options("run", options)
         try:
             topology = topology_of(module, resolved.replicas, resolved.partitions)
@@ -90,6 +110,7 @@ class Elsewhere:
             "kept": leaves,
             "memory": resolved.memory_limit,
             "arrays": [list(map(described, row)) for row in arrays],
+            **attrs.asdict(compilation),
         }
         settings = {"function": self.function, "platform": self.platform, "count": self.count or devices}
         worker = worker_for(self.python, settings)
@@ -100,15 +121,8 @@ class Elsewhere:
             return Answer.failed(error.outcome, f"{self.subject} {error.words(module.name)}")
         if mismatch := _mismatch(module, devices, reply["arrays"]):
             return Answer.failed(Outcome.MISMATCHED, f"{self.subject} gives {mismatch}")
-        return Answer(Outcome.ANSWERED, join_values([_value(module, row) for row in data]), comparing)
-
-
-def compiled_by_xla(module: Module) -> Module:
-    """What XLA is given in place of a module, and computes the same."""
-    if is_optimized(module) or module.num_partitions > 1:
-        return for_xla(module, boundary=cross)
-    # An execution would use up the inputs that the result may alias.
-    return attrs.evolve(module, input_output_alias=(), buffer_donor=())
+        result = join_values([_value(module, row) for row in data])
+        return Answer(Outcome.ANSWERED, result, comparing, compiled=tuple(reply.get("compiled", ())))
 
 
 def _mismatch(module: Module, devices: int, rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:

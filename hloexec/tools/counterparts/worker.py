@@ -3,6 +3,9 @@
 It runs as a script, in any Python from 3.10 on that has jaxlib from 0.4.30 on and NumPy, and imports nothing of
 hloexec. Questions come on standard input, answers go to what was standard output when it began: each is a mark, a
 length of eight bytes, a header of JSON of that length, and the bytes of arrays.
+
+As `run.py` in a folder of `hloexec extract --outputs` it is not asked: `python run.py [PLATFORM]` runs the module in
+that folder, and writes its results to `result.npz`, the values to `values.npz` (`result.0.npz`, … of several devices).
 """
 
 import contextlib
@@ -25,8 +28,8 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory")
 Header = dict[str, Any]
 Row = list[Any]
 """The arrays of a device."""
-Run = Callable[[Header, list[Row]], Sequence[Row]]
-"""Takes the header of a question and the inputs of each device, and gives the outputs of each."""
+Run = Callable[[Header, list[Row], Header], Sequence[Row]]
+"""Takes the header of a question, the inputs of each device, and the answer's header, and gives the outputs of each."""
 
 
 def write_message(stream: BinaryIO, header: Any, arrays: Sequence[Any] = ()) -> None:
@@ -79,14 +82,45 @@ def main() -> None:
     begun = _bytes_now()
     while True:
         header, data = questions.get()
+        reply: Header = {}
         try:
             _limit(begun, header["memory"])
-            rows = [[_contiguous(leaf) for leaf in row] for row in run(header, _arrays(header, data))]
-            reply = {"arrays": [list(map(described, row)) for row in rows]}
+            rows = [[_contiguous(leaf) for leaf in row] for row in run(header, _arrays(header, data), reply)]
+            reply["arrays"] = [list(map(described, row)) for row in rows]
         except BaseException as error:
             reply, rows = _refusal(error), []
         _limit(begun, None)
         write_message(answers, reply, [leaf for row in rows for leaf in row])
+
+
+def run_folder(folder: str, platform: Any) -> None:
+    """Run the module of a folder that `hloexec extract --outputs` has written, and write what it gives."""
+    import numpy as np
+
+    def turned(array: Any, to: str) -> Any:
+        return array.astype(_dtype(to)) if "int" in to and "int" in array.dtype.name else array.view(_dtype(to))
+
+    with open(os.path.join(folder, "outputs.json")) as file:
+        plan = json.load(file)
+    rows, runs = [], []
+    for name in plan["inputs"]:
+        with np.load(os.path.join(folder, name)) as stored:
+            rows.append([turned(stored[key], memory) for key, _, memory in plan["leaves"]])
+    count = plan["replicas"] * plan["partitions"]
+    run = _compiling(None, platform, count)
+    for name, kept in (("xla.hlo", plan["kept"]), ("unchanged.hlo", plan["own_kept"])):
+        with open(os.path.join(folder, name)) as file:
+            header = {**plan, "text": file.read(), "kept": kept, "without": [], "dump": "", "is_told": False}
+        runs.append(run(header, rows if len(rows) == count else rows * count, {}))
+    own, same = sum(plan["own_kept"]), 0
+    for device, (row, unchanged) in enumerate(zip(*runs, strict=True)):
+        arrays = [(key, turned(leaf, kind)) for leaf, (key, kind, _) in zip(row, plan["outputs"], strict=True)]
+        same += sum(ours.tobytes() == theirs.tobytes() for ours, theirs in zip(row[:own], unchanged, strict=True))
+        end = f".{device}.npz" if count > 1 else ".npz"
+        np.savez(os.path.join(folder, "result" + end), **dict(arrays[:own]))
+        np.savez(os.path.join(folder, "values" + end), **dict(arrays[own:]))
+    print(f"wrote {len(arrays) - own} values of {count} device{'s' * (count > 1)} to {folder}")
+    print(f"{same} of {own * count} results of the module have the bits that they have without further outputs")
 
 
 def _read_questions(stream: BinaryIO, questions: Any) -> None:
@@ -156,7 +190,7 @@ def _calling(place: str) -> Run:
     for part in name.split("."):
         function = getattr(function, part)
 
-    def run(header: Header, inputs: list[Row]) -> Sequence[Row]:
+    def run(header: Header, inputs: list[Row], _: Header) -> Sequence[Row]:
         outputs = function(header["text"], inputs)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         # One device's outputs need not be in a list of devices.
@@ -180,7 +214,7 @@ def _compiling(function: None, platform: Any, count: int) -> Run:
     devices = _devices(platform)
     if len(devices) < count:
         raise RuntimeError(f"there are {len(devices)} devices of {platform or devices[0].platform}, not {count}")
-    return lambda header, inputs: _run(devices[: len(inputs)], header, inputs)
+    return lambda header, inputs, reply: _run(devices[: len(inputs)], header, inputs, reply)
 
 
 def _devices(platform: Any) -> list[Any]:
@@ -213,8 +247,8 @@ def _of_jaxlib(name: str) -> Any:
     raise RuntimeError(f"this jaxlib has no {name}")
 
 
-def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]:
-    text, client, options = header["text"], devices[0].client, _options(devices)
+def _run(devices: list[Any], header: Header, inputs: list[Row], reply: Header) -> Sequence[Row]:
+    text, client, options = header["text"], devices[0].client, _options(header, devices)
     if "custom_call_target" in text:
         _prepare_lapack()
     module = _of_jaxlib("hlo_module_from_text")(text)
@@ -224,13 +258,15 @@ def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]
         executable = client.compile_and_load(stablehlo, _of_jaxlib("DeviceList")(tuple(devices)), options)
     else:
         executable = client.compile(stablehlo, options)
+    if header["is_told"]:
+        reply["compiled"] = [_printed(optimized) for optimized in executable.hlo_modules()]
     placed = [_placed(leaves, devices) for leaves in zip(*inputs, strict=True)]
     results = executable.execute_sharded(placed).disassemble_into_single_device_arrays()
     kept = [leaves for leaves, is_kept in zip(results, header["kept"], strict=True) if is_kept]
     return [[_fetched(leaves[number]) for leaves in kept] for number in range(len(devices))]
 
 
-def _options(devices: list[Any]) -> Any:
+def _options(header: Header, devices: list[Any]) -> Any:
     """Those of a module whose replicas are these devices."""
     import numpy as np
 
@@ -239,7 +275,21 @@ def _options(devices: list[Any]) -> Any:
     for holder in (options, options.executable_build_options):
         holder.num_replicas, holder.num_partitions = len(devices), 1
         holder.device_assignment = _of_jaxlib("DeviceAssignment").create(grid)
+    debugging = options.executable_build_options.debug_options
+    # Those that XLA_FLAGS name stay so.
+    passes = [*debugging.xla_disable_hlo_passes.split(","), *header["without"]]
+    debugging.xla_disable_hlo_passes = ",".join(filter(None, passes))
+    if header["dump"]:
+        debugging.xla_dump_to, debugging.xla_dump_hlo_pass_re = header["dump"], ".*"
+        debugging.xla_dump_hlo_as_text = debugging.xla_dump_hlo_as_long_text = True
     return options
+
+
+def _printed(module: Any) -> str:
+    """The text of a module, its constants in full."""
+    options = _of_jaxlib("HloPrintOptions")()
+    options.print_large_constants = True
+    return str(module.to_string(options))
 
 
 @functools.cache
@@ -284,4 +334,7 @@ def _fetched(array: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    if os.path.basename(__file__) == "run.py":
+        run_folder(os.path.dirname(os.path.abspath(__file__)), sys.argv[1] if len(sys.argv) > 1 else None)
+    else:
+        main()

@@ -198,6 +198,22 @@ def _finding(blamed: Blamed, state: State, doubt: str = "") -> Finding:
     )
 
 
+def _with_origin(finding: Finding, after: Module, theirs: Graph) -> Finding:
+    """A finding for which no value of `before` was found, with what the text says that it was made of."""
+    origin = finding.after.of(after).original_value
+    if finding.before is not None or origin is None or len(names := {*origin.names}) != 1:
+        return finding
+    (name,) = names
+    homes = [computation.name for computation in theirs.module if name in computation.by_name]
+    runs = theirs.runs[homes[0], name] if len(homes) == 1 else []
+    places = [node.place for instance in runs for node in instance.results]
+    # Of a loop, the one in the same iteration; where that runs otherwise, or on fewer devices, the first.
+    alike = (place for place in places if (place.path, place.device) == (finding.after.path, finding.after.device))
+    before = next(alike, places[0] if places else None)
+    reasons = filter(None, (finding.reason, f"by its origin, it stands for %{name} of the module before"))
+    return finding if before is None else attrs.evolve(finding, before=before, reason="; ".join(reasons))
+
+
 def blamed_by_texts(changes: Sequence[TextChange], ours: Graph, theirs: Graph) -> Blamed | None:
     """The only place in which the texts differ, at its first run that gives another value: up to there both modules
     compute the same, so that this is proven. None where there are several places, or it has not run in both."""
@@ -374,7 +390,8 @@ def judged(
     said = notes_on_texts(changes, found.findings, (after, before))
     notes = (*pairing.notes, *decided.notes, *found.notes, *said, *hidden)
     part = found.extracted((before, after), (sides[0].policy, sides[1].policy), sides[1].topology)
-    end = Diff(before, after, verdict, found.findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
+    findings = tuple(_with_origin(finding, after, theirs) for finding in found.findings)
+    end = Diff(before, after, verdict, findings, run.comparison, *_matched(run.graph, theirs, found), notes, part)
     return _unless_left_open(end, run.graph, pair, values) if is_different and tiles is None else end
 
 

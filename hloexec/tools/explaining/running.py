@@ -53,7 +53,7 @@ from hloexec.ops.registry import Role, role_of
 from hloexec.tools.explaining.findings import Explained, Explanation, InstructionExplanation
 from hloexec.tools.explaining.searching import Found, search
 from hloexec.tools.explaining.trying import Leaves, OutOfTimeError, Trials, most_runs, timeout_until
-from hloexec.tools.extraction.running import needs_devices, slice_module, slice_of
+from hloexec.tools.extraction.running import called_computation, needs_devices, slice_module, slice_of
 from hloexec.tools.tracing.running import Trace
 
 
@@ -71,21 +71,27 @@ class Frame:
 
 def frames_of_names(module: Module, arrays: Mapping[str, Array], inputs: Sequence[Value]) -> list[Frame]:
     """One frame for each computation with instructions of these names; of several that have one of the same name, the
-    entry computation is meant, else the first. InputError where there is none, or a value does not fit."""
+    entry computation is meant, else the first. Names that `extract --outputs` gives say the calls that lead there; what
+    is in loops has all iterations, stacked. InputError where there is none, or a value does not fit."""
     named = {name.removeprefix("%"): array for name, array in arrays.items()}
     homes: dict[str, str] = {}
     for computation in (module.entry, *module):
         for instruction in computation:
             homes.setdefault(instruction.name, computation.name)
-    unknown = [name for name in named if name not in homes]
+    unknown = [name for name in named if split_name(name)[1] not in homes]
     if unknown:
         raise InputError(f"values are given for {listing(unknown, 4)}, but {module.name} has no such instruction")
     frames = _with_inputs(module, [inputs], {})
     for name, array in named.items():
-        home = homes[name]
-        _require_fit(module.by_name[home].by_name[name], array)
-        frame = frames.setdefault(("", home, 0), Frame(home, "", 0, {}))
-        frame.values[name] = partial(_itself, array)
+        run, last = split_name(name)
+        home, loops = called_computation(module, name) if run else (homes[name], 0)
+        if home is None or last not in module.by_name[home].by_name:
+            raise InputError(f"values are given for {name}, but no calls of {module.name} lead there")
+        for index in np.ndindex(array.shape[:loops]):
+            _require_fit(module.by_name[home].by_name[last], array[index] if loops else array)
+            key = f"{run}{list(index)}" if loops else run
+            frame = frames.setdefault((key, home, 0), Frame(home, key, 0, {}))
+            frame.values[last] = partial(_itself, np.asarray(array[index]) if loops else array)
     return list(frames.values())
 
 

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 import attrs
 import numpy as np
 
-from hloexec.analysis.calls import applied_computations
+from hloexec.analysis.calls import CallKind, applied_computations, calls_of
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import LeafComparison
 from hloexec.core.arguments import listed, require_integer, require_module, require_path, require_text, texts
@@ -250,7 +250,7 @@ def holding_computation(
         return found
     holders = [computation for computation in module if name in computation.by_name]
     if path is not None and len(holders) > 1:
-        wanted = _called(module, path, entry_name)
+        wanted, _ = called_computation(module, path, entry_name)
         holders = [computation for computation in holders if computation.name == wanted] or holders
     if not holders:
         known = [instruction.name for computation in module for instruction in computation]
@@ -261,15 +261,18 @@ def holding_computation(
     return holders[0]
 
 
-def _called(module: Module, path: str, entry_name: str | None) -> str | None:
-    """The computation at the end of a path of calls."""
-    current = module.by_name.get(entry_name or module.entry_name)
+def called_computation(module: Module, path: str, entry_name: str | None = None) -> tuple[str | None, int]:
+    """The computation at the end of a path of calls, if there is one, and how many loops it is in. Where the path does
+    not say which computation a loop calls, its body is meant."""
+    current, loops = module.by_name.get(entry_name or module.entry_name), 0
     for caller, chosen in split_path(path)[0]:
         if current is None or caller not in current.by_name:
-            return None
-        names = list(computation_names(current.by_name[caller].attributes))
+            return None, loops
+        calls = calls_of(current.by_name[caller])
+        loops += any(call.kind is CallKind.BODY for call in calls)
+        names = [call.computation for call in calls if call.kind is not CallKind.CONDITION]
         current = module.by_name.get(chosen or (names[0] if names else ""))
-    return None if current is None else current.name
+    return None if current is None else current.name, loops
 
 
 class Enough(BaseException):

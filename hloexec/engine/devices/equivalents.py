@@ -1,17 +1,28 @@
-"""What stands for the boundaries of manual regions, where devices take their shards of arrays, or assemble them."""
+"""What XLA is given in place of a module; also for the boundaries of manual regions, where devices take their shards of
+arrays, or assemble them."""
 
 from __future__ import annotations
 
 from math import prod
 
+import attrs
 import numpy as np
 
-from hloexec.core.ir import Instruction
+from hloexec.core.ir import Instruction, Module
 from hloexec.engine.devices.manual_regions import Crossing, crossings
 from hloexec.engine.devices.topology import Topology
 from hloexec.ops.equivalents.instructions import Values
+from hloexec.ops.equivalents.modules import for_xla, is_optimized
 from hloexec.ops.equivalents.tiles import take_tiles, tile_counts
 from hloexec.ops.equivalents.writing import Writer, sizes_of
+
+
+def compiled_by_xla(module: Module) -> Module:
+    """What XLA is given in place of a module, and computes the same."""
+    if is_optimized(module) or module.num_partitions > 1:
+        return for_xla(module, boundary=cross)
+    # An execution would use up the inputs that the result may alias.
+    return attrs.evolve(module, input_output_alias=(), buffer_donor=())
 
 
 def cross(write: Writer, instruction: Instruction, operands: Values) -> Instruction:
