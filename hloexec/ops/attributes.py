@@ -220,3 +220,14 @@ def computation_names(attributes: object) -> tuple[str, ...]:
         if value is not None:
             names += (value,) if entry.grammar is Grammar.COMPUTATION else value
     return tuple(names)
+
+
+def with_computations(attributes: Any, names: Mapping[str, str]) -> Any:
+    """The attributes with other names for the computations that they call, where `names` has some."""
+    changes: dict[str, Any] = {}
+    for entry in _calling_fields(type(attributes)) if computation_names(attributes) else ():
+        value = getattr(attributes, entry.field)
+        if value is not None:
+            is_one = entry.grammar is Grammar.COMPUTATION
+            changes[entry.field] = names.get(value, value) if is_one else tuple(names.get(name, name) for name in value)
+    return attrs.evolve(attributes, **changes) if changes else attributes
