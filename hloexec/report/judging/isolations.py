@@ -1,4 +1,4 @@
-"""Reports of `hloexec isolate`: the causes, and each unit that is not equal but for rounding, the worst first."""
+"""Reports of `hloexec isolate`: the causes, each with the unit that is furthest off, the worst first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hloexec.core.ir import Module
 from hloexec.core.wording import count_text, first_line, listing, number_text, plural
-from hloexec.report.layout import Command, Parts, listed, next_steps
+from hloexec.report.layout import Parts, listed, next_steps
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.isolating.findings import DIFFERENT, IsolatedUnit, Isolation, UnitGroup
 from hloexec.tools.watching.recording import Ranked
@@ -28,98 +28,57 @@ def isolation_view(isolation: Isolation, top: int) -> RenderableType:
     verdict.append(plural(len(isolation.units), "unit"))
     for number, (outcome, count) in enumerate(isolation.counts.items()):
         verdict.append(", " if number else ": ")
-        verdict.append(f"{count_text(count)} {outcome}", _style(outcome))
+        verdict.append(f"{count_text(count)} {outcome}", _STYLES.get(outcome, _OTHER_STYLE))
     parts: Parts = [verdict]
     if isolation.groups:
-        parts.append(_groups(isolation.groups))
-    units = [unit for group in isolation.groups for unit in group.members]
-    if units:
-        parts.append(_units(units, top))
+        names, figures, remarks = ("furthest off", "outcome"), ("off", "beyond", "units"), ("because", "from", "others")
+        rows = [*map(_row, isolation.groups)]
+        parts.append(listed("causes", "the worst first", rows, names=names, figures=figures, remarks=remarks, top=top))
     if isolation.unmet:
-        names = listing(isolation.unmet, _MOST_NAMES)
-        parts.append(Text(f"\nthe run did not come to {names}", "yellow"))
-    if not isolation.is_complete:
-        parts.append(Text(f"\ninterrupted after {len(isolation.units)} of {isolation.unit_count} units", "yellow"))
+        text = "the run was interrupted before" if not isolation.is_complete else "the run did not come to"
+        parts.append(Text(f"\n{text} {listing(isolation.unmet, _MOST_NAMES)}", "yellow"))
     kept = [unit.folder for unit in isolation.different if unit.folder is not None]
     if kept:
-        place = shlex.quote(os.path.relpath(kept[0]))
-        parts.append(next_steps(f"cd {place} && sh command.txt"))
+        parts.append(next_steps(f"cd {shlex.quote(os.path.relpath(kept[0]))} && sh command.txt"))
     return Group(*parts)
 
 
-def _style(outcome: str) -> str:
-    return _STYLES.get(outcome, _OTHER_STYLE)
+def _row(group: UnitGroup) -> Parts:
+    unit, count = group.worst, len(group.unit_names)
+    style = _STYLES.get(group.outcome, _OTHER_STYLE)
+    place = unit.source[0] if unit.source else unit.hlo
+    others = listing(group.unit_names[1:], _MOST_NAMES)
+    return [unit.name, Text(group.outcome, style), *_how_far(unit), str(count), first_line(group.cause), place, others]
 
 
-def _groups(groups: tuple[UnitGroup, ...]) -> RenderableType:
-    rows = [
-        (
-            str(group.number),
-            Text(group.outcome, _style(group.outcome)),
-            str(len(group.members)),
-            first_line(group.cause),
-            listing(group.unit_names, _MOST_NAMES),
-        )
-        for group in groups
-    ]
-    return listed("causes", "", rows, names=("#", "outcome"), figures=("units",), remarks=("cause", "in"))
+def _how_far(unit: IsolatedUnit) -> list[str]:
+    """The largest relative error of what is further off than rounding explains, and how many elements are."""
+    outputs = unit.outputs
+    if not outputs:
+        return ["", ""]
+    beyond, count = (sum(getattr(one, f"{name}_count") for one in outputs) for name in ("mismatch", "element"))
+    error = max(output.max_relative_error or 0.0 for output in outputs)
+    off = "NaN" if any(output.nan_count for output in outputs) else number_text(error, 2)
+    return [off, f"{count_text(beyond)} of {count_text(count)}"]
 
 
-def _units(units: list[IsolatedUnit], top: int) -> RenderableType:
-    rows = [
-        (
-            unit.name,
-            Text(unit.outcome, _style(unit.outcome)),
-            str(unit.group),
-            _off(unit),
-            _beyond(unit),
-            unit.source[0] if unit.source else unit.hlo,
-        )
-        for unit in units
-    ]
-    figures, remarks = ("cause", "off", "beyond"), ("from",)
-    return listed("units", "the worst first", rows, "unit", "outcome", top=top, figures=figures, remarks=remarks)
-
-
-def _off(unit: IsolatedUnit) -> str:
-    """The largest relative error of what is further off than rounding explains."""
-    errors = [output.max_relative_error for output in unit.outputs if output.max_relative_error is not None]
-    if any(output.nan_count or output.infinity_count for output in unit.outputs):
-        return "NaN" if any(output.nan_count for output in unit.outputs) else "infinite"
-    return number_text(max(errors), 2) if errors else ""
-
-
-def _beyond(unit: IsolatedUnit) -> str:
-    """How many elements are."""
-    counts = [(output.mismatch_count, output.element_count) for output in unit.outputs]
-    return " of ".join(count_text(sum(numbers)) for numbers in zip(*counts, strict=True)) if counts else ""
-
-
-def _figures(isolation: Isolation, link: Linker) -> Figures:
+def _figures(isolation: Isolation, _: Linker) -> Figures:
     from hloexec.report.html.plots import bars
 
-    rows = [
-        (f"cause {group.number}", len(group.members), f"{len(group.members)}  {group.outcome}: {group.cause}")
-        for group in isolation.groups[:_MOST_BARS]
-    ]
-    if rows:
-        yield bars("How many units each cause has", rows, "units")
+    groups = isolation.groups[:_MOST_BARS]
+    rows = [(group.worst.name, len(group.unit_names), f"{group.outcome} {group.cause}") for group in groups]
+    yield bars("How many units each cause has", rows, "units") if rows else None
 
 
 def _ranking(isolation: Isolation, _: Module) -> Iterator[Ranked]:
-    for group in isolation.groups:
-        for unit in group.members:
-            why = f"{unit.outcome}: {unit.cause}"
-            yield Ranked((unit.computation, unit.instruction), why, is_bad=unit.outcome in DIFFERENT)
-
-
-def _view(isolation: Isolation, top: int, _: Command) -> RenderableType:
-    return isolation_view(isolation, top)
+    for unit in (group.worst for group in isolation.groups):
+        is_bad = unit.outcome in DIFFERENT
+        yield Ranked((unit.computation, unit.instruction), f"{unit.outcome} {unit.cause}", is_bad=is_bad)
 
 
 REPORTS = {
     Isolation: Report(
-        _view,
+        lambda isolation, top, _: isolation_view(isolation, top),
         _figures,
         _ranking,
         module=lambda isolation: isolation.module,

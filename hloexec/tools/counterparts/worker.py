@@ -22,6 +22,8 @@ _PRECISION = "xla_allow_excess_precision"
 _COUNT = "xla_force_host_platform_device_count"
 _PARTITIONING = "sharding-propagation,shardy-xla,spmd-partitioning"
 """The passes that divide a module."""
+_MOST_KEPT = 1 << 16
+"""Letters of the text of a module that stays compiled: longer ones may hold large constants."""
 _MEMORY = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory")
 
 Header = dict[str, Any]
@@ -217,27 +219,33 @@ def _of_jaxlib(name: str) -> Any:
 
 
 def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]:
-    text, client, options = header["text"], devices[0].client, _options(header, devices)
-    if "custom_call_target" in text:
-        _prepare_lapack()
-    module = _of_jaxlib("hlo_module_from_text")(text)
-    computation = _of_jaxlib("XlaComputation")(module.as_serialized_hlo_module_proto())
-    stablehlo = _of_jaxlib("mlir").xla_computation_to_mlir_module(computation)
-    if hasattr(client, "compile_and_load"):
-        executable = client.compile_and_load(stablehlo, _of_jaxlib("DeviceList")(tuple(devices)), options)
-    else:
-        executable = client.compile(stablehlo, options)
+    text = header["text"]
+    compiled = _compiled if len(text) < _MOST_KEPT else _compiled.__wrapped__
+    executable = compiled(text, tuple(devices), header["replicas"], header["partitions"])
     placed = [_placed(leaves, devices) for leaves in zip(*inputs, strict=True)]
     results = executable.execute_sharded(placed).disassemble_into_single_device_arrays()
     kept = [leaves for leaves, is_kept in zip(results, header["kept"], strict=True) if is_kept]
     return [[_fetched(leaves[number]) for leaves in kept] for number in range(len(devices))]
 
 
-def _options(header: Header, devices: list[Any]) -> Any:
+@functools.lru_cache(64)
+def _compiled(text: str, devices: Sequence[Any], replicas: int, partitions: int) -> Any:
+    """A module that is ready to run, kept for when it is asked for again."""
+    client, options = devices[0].client, _options(replicas, partitions, devices)
+    if "custom_call_target" in text:
+        _prepare_lapack()
+    module = _of_jaxlib("hlo_module_from_text")(text)
+    computation = _of_jaxlib("XlaComputation")(module.as_serialized_hlo_module_proto())
+    stablehlo = _of_jaxlib("mlir").xla_computation_to_mlir_module(computation)
+    if hasattr(client, "compile_and_load"):
+        return client.compile_and_load(stablehlo, _of_jaxlib("DeviceList")(devices), options)
+    return client.compile(stablehlo, options)
+
+
+def _options(replicas: int, partitions: int, devices: Sequence[Any]) -> Any:
     import numpy as np
 
     options = _of_jaxlib("CompileOptions")()
-    replicas, partitions = header["replicas"], header["partitions"]
     grid = np.array([device.id for device in devices]).reshape(replicas, partitions)
     for holder in (options, options.executable_build_options):
         holder.num_replicas, holder.num_partitions = replicas, partitions

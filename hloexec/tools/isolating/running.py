@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Unpack
 
 import attrs
@@ -19,13 +20,14 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Event, Observer, Stages
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.engine.inputs import random_inputs
+from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.tools.counterparts.answers import Counterpart
 from hloexec.tools.counterparts.specs import counterpart_of
-from hloexec.tools.extraction.running import Enough
-from hloexec.tools.isolating.findings import IsolatedUnit, Isolation, grouped
-from hloexec.tools.isolating.judging import Execution, Judge
-from hloexec.tools.isolating.units import BY, Unit, default_by, units_of
+from hloexec.tools.extraction.running import Enough, Extraction
+from hloexec.tools.isolating.findings import IsolatedUnit, Isolation, severity
+from hloexec.tools.isolating.judging import Judge
+from hloexec.tools.isolating.units import BY, Unit, units_of
 
 _SECONDS = 120.0
 """What a unit may take on the counterpart where the options have no limit."""
@@ -37,59 +39,52 @@ class _Collector:
     It holds what units are given that are left: of each instruction the last value on each device.
     """
 
-    def __init__(
-        self, units: Sequence[Unit], judge: Judge, iteration: int | None, devices: int, stages: Stages
-    ) -> None:
+    def __init__(self, units: Sequence[Unit], judge: Judge, iteration: int | None, count: int, stages: Stages) -> None:
         self._judge = judge
         self._iteration = iteration
         self._stages = stages
         self._units = {unit.key: unit for unit in units}
         times = {None, iteration}
-        self._left = {key: {(time, device) for time in times for device in range(devices)} for key in self._units}
+        self.left = {key: {(time, device) for time in times for device in range(count)} for key in self._units}
         """Of each unit, the executions that are to be judged: the first, or that in an iteration, on each device."""
-        self._uses = Counter((unit.computation.name, name) for unit in units for name in unit.slice.boundary)
+        self._uses = Counter((unit.computation.name, name) for unit in units for name in unit.boundary)
         self._held: dict[tuple[str, str], dict[int, Value]] = {}
         self.results: list[IsolatedUnit] = []
-
-    @property
-    def unmet(self) -> list[Unit]:
-        """The units of which no execution was seen."""
-        met = {(result.computation, result.instruction) for result in self.results}
-        return [unit for key, unit in self._units.items() if key not in met]
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         key = event.computation.name, event.instruction.name
         if self._uses[key] > 0:
             self._held.setdefault(key, {}).update(dict.fromkeys(event.devices, event.value))
-        if key in self._left:
-            self._meet(self._units[key], self._left[key], event)
-
-    def _meet(self, unit: Unit, left: set[tuple[int | None, int]], event: Event) -> None:
-        iteration = event.iteration
-        times = {None, iteration} & {None, self._iteration}
-        met = {(time, device) for time in times for device in event.devices} & left
+        left = self.left.get(key)
+        if left is None:
+            return
+        times = {None, event.iteration} & {None, self._iteration}
+        met = left.intersection((time, device) for time in times for device in event.devices)
         left -= met
-        if iteration is None:
-            left -= {(self._iteration, device) for device in event.devices}
+        if event.iteration is None:
+            left.difference_update((self._iteration, device) for device in event.devices)
         if met:
-            devices = tuple(sorted({device for _, device in met}))
-            operands = [self._held[unit.computation.name, name][devices[0]] for name in unit.slice.boundary]
-            execution = Execution(unit, event.name, iteration, devices, operands, event.value)
-            self.results.append(self._judge.judge(execution))
-            self._stages.tick()
+            self._meet(self._units[key], event, tuple(sorted({device for _, device in met})))
         if not left:
-            self._release(unit)
+            self._release(self._units[key])
+
+    def _meet(self, unit: Unit, event: Event, devices: tuple[int, ...]) -> None:
+        operands = [self._held[unit.computation.name, name][devices[0]] for name in unit.boundary]
+        run = Extraction(unit.named, [operands], [event.value], event.name, event.iteration, {})
+        source = tuple(map(str, source_lines(unit.named, unit.instruction)))
+        place = (event.name, *unit.key, hlo_line(unit.instruction), source, devices, event.iteration)
+        self.results.append(self._judge.judge(unit, run, IsolatedUnit(*place, "refused", text=unit.text)))
+        self._stages.tick()
 
     def _release(self, unit: Unit) -> None:
         """Drop what only this unit was still to be given."""
-        del self._left[unit.key]
-        for name in unit.slice.boundary:
-            key = unit.computation.name, name
+        del self.left[unit.key]
+        for key in [(unit.computation.name, name) for name in unit.boundary]:
             self._uses[key] -= 1
             if not self._uses[key]:
                 self._held.pop(key, None)
-        if not self._left:
+        if not self.left:
             raise Enough
 
 
@@ -108,21 +103,20 @@ def isolate(
     """Run each fusion, instruction or computation of a module alone on a counterpart, with the operands of a run here.
 
     The module runs once, as with `run_devices` (`inputs`, `observers`, `options`: `hloexec.Inputs`,
-    `hloexec.RunOptions`); without inputs, they are random. `by` says what a unit is: `"fusion"` (each fusion, and each
-    instruction outside of fusions that computes something), `"instruction"` (those inside of fusions, too) or
-    `"computation"`; by default fusions where there are some, else instructions. Of a unit in a loop, the first
-    execution is looked at, and with `iteration` that in this iteration of the innermost loop, too; of a module for
-    several devices, each value that devices hold.
+    `hloexec.RunOptions`); without inputs, they are random. `by` says what a unit is: `"fusion"` (also an instruction
+    outside of fusions), `"instruction"` or `"computation"`; by default fusions where there are some, else instructions.
+    In loops the first execution is looked at, and that in `iteration` of the innermost loop; on several devices each
+    value that they hold.
 
-    `against` is a counterpart that runs modules (`hloexec.counterpart`). What it gives is compared with what the unit
-    gave here, by what rounding does to each element (`hloexec.compare`); for what differs, `explain` looks for the
-    policy under which the unit gives that. A unit that crashes the counterpart, or takes more than `timeout` seconds
-    (by default 120) or `memory_limit`, does not keep the others from running. Units that are equal but for names and
-    have equal operands run once. Collectives are not isolated.
+    What `against` gives, a counterpart that runs modules (`hloexec.counterpart`), is compared with what the unit gave
+    here, by what rounding does to each element (`hloexec.compare`); of what differs, `explain` looks for the policy
+    that explains it. A unit that crashes, or takes more than `timeout` (120 seconds by default) or `memory_limit`,
+    keeps no other from running. Units that are equal but for names and have equal operands run once. Collectives are
+    not isolated.
 
-    What differs is kept in `output`, a new folder: for each a folder with the module, its inputs, the result here
-    (expected.npz) and there (actual.npz), and the command that shows it. `shard`, such as `"3/8"`, looks at the third
-    of eight parts of the units. Raises InputError for what does not fit, and whatever `run_devices` raises.
+    `output` is a new folder for what differs: of each unit the module, its inputs, what it gives here (expected.npz)
+    and there (actual.npz), and the command that shows it. `shard`, such as `"3/8"`, looks at the third of eight parts
+    of the units. Raises InputError for what does not fit, and whatever `run_devices` raises.
     """
     start = time.perf_counter()
     require_module(module)
@@ -137,32 +131,22 @@ def isolate(
         require_new_folder(output)
     watchers = listed("observers", observers, "observers")
     entry = module.entry if resolved.computation is None else named_computation(module, resolved.computation)
-    by = by or default_by(module)
     units = units_of(module, by, entry)[part::parts]
-    topology = topology_of(module, resolved.replicas, resolved.partitions)
     stages = Stages(watchers)
     stages.begin("units", len(units))
-    of_units = attrs.evolve(resolved.of_parts, timeout=resolved.timeout or _SECONDS)
-    judge = Judge(module, units, other, of_units, output)
-    collector = _Collector(units, judge, iteration, topology.count, stages)
-    is_complete = True
+    limits = attrs.evolve(resolved.of_parts, timeout=resolved.timeout or _SECONDS)
+    judge = Judge(other, limits, None if output is None else Path(output))
+    judge.expect(units)
+    count = topology_of(module, resolved.replicas, resolved.partitions).count
+    collector = _Collector(units, judge, iteration, count, stages)
     if inputs is None:
         inputs = [random_inputs(module, resolved.seed, computation=resolved.computation)]
-    try:
+    is_complete = False
+    with suppress(KeyboardInterrupt):
         with suppress(Enough):
             run_with(module, inputs, attrs.evolve(resolved, timeout=None), [collector, *watchers])
-    except KeyboardInterrupt:
-        is_complete = False
-    ordered, groups = grouped(collector.results)
-    return Isolation(
-        by=by,
-        against=other.name,
-        units=ordered,
-        groups=groups,
-        unit_count=len(units),
-        unmet=tuple(unit.name for unit in collector.unmet) if is_complete else (),
-        run_count=judge.run_count,
-        seconds=time.perf_counter() - start,
-        is_complete=is_complete,
-        module=module,
-    )
+        is_complete = True
+    results = tuple(sorted(collector.results, key=severity))
+    met = {(result.computation, result.instruction) for result in results}
+    unmet = tuple(unit.instruction.name for unit in units if unit.key not in met)
+    return Isolation(module, other.name, results, unmet, judge.run_count, time.perf_counter() - start, is_complete)

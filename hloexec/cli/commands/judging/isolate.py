@@ -53,6 +53,7 @@ def command(
     from hloexec.cli.reports import ProgressBar
     from hloexec.report.judging.isolations import isolation_view
     from hloexec.tools.isolating import isolate
+    from hloexec.tools.isolating.findings import AGREEING
 
     if against is None:
         raise click.UsageError("--against says what units are run on, such as xla:cpu")
@@ -64,4 +65,7 @@ def command(
     show_report("isolate", as_json, lambda: [run.facts(), result], lambda: view(top), blamed)
     if html is not None:
         write_run_page(html, result, run, view)
-    return 130 if not result.is_complete else result.exit_code
+    outcomes = result.counts.keys()
+    if not result.is_complete or result.different:
+        return 1 if result.is_complete else 130
+    return 2 if outcomes - {"not decided", *AGREEING} else 3 if "not decided" in outcomes else 0
