@@ -44,7 +44,6 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools.graphing import graph as graph
     from hloexec.tools.isolating import IsolatedUnit as IsolatedUnit
     from hloexec.tools.isolating import Isolation as Isolation
-    from hloexec.tools.isolating import UnitGroup as UnitGroup
     from hloexec.tools.isolating import isolate as isolate
     from hloexec.tools.minifying import Minified as Minified
     from hloexec.tools.minifying import minify as minify

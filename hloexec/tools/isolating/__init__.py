@@ -5,7 +5,7 @@ operands that it has in a run.
 differs. The results are in `findings`.
 """
 
-from hloexec.tools.isolating.findings import IsolatedUnit, Isolation, UnitGroup
+from hloexec.tools.isolating.findings import IsolatedUnit, Isolation
 from hloexec.tools.isolating.running import isolate
 
-__all__ = ["IsolatedUnit", "Isolation", "UnitGroup", "isolate"]
+__all__ = ["IsolatedUnit", "Isolation", "isolate"]

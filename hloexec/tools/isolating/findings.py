@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 
 import attrs
 
@@ -51,22 +52,10 @@ class IsolatedUnit:
     """That of the unit without names."""
 
     @property
+    @told
     def cause(self) -> str:
-        """What those have in common that came to the same for one cause."""
+        """The policy, or the reason, in words; empty where nothing is known."""
         return self.reason if self.explained is None else self.explained.words
-
-
-@frozen
-class UnitGroup:
-    """Units that differ, or did not run, for the same cause: of one text, or for one reason."""
-
-    outcome: str
-    """What came of its units."""
-    cause: str
-    """The policy, or the reason, in words; empty where nothing is known."""
-    unit_names: tuple[str, ...]
-    """Its units, the one that is furthest off first."""
-    worst: IsolatedUnit = attrs.field(metadata=UNTOLD)
 
 
 @frozen(slots=False, eq=False)
@@ -80,10 +69,6 @@ class Isolation(Described):
     """The worst first."""
     unmet: tuple[str, ...]
     """The instructions of units that the run did not come to."""
-    run_count: int
-    """How many units the counterpart has run: equal ones run once."""
-    seconds: float
-    """How long all of it took."""
     is_complete: bool
     """Whether it was not interrupted."""
 
@@ -98,16 +83,20 @@ class Isolation(Described):
         """How many units have each outcome, the worst first."""
         return dict(Counter(unit.outcome for unit in self.units))
 
-    @property
-    @told
-    def groups(self) -> tuple[UnitGroup, ...]:
-        """Those that are not equal but for rounding, by their cause, the worst first."""
-        members: dict[tuple[str, str], list[IsolatedUnit]] = {}
+    @cached_property
+    def groups(self) -> list[list[IsolatedUnit]]:
+        """Those that are not equal but for rounding, by what they came to and why, the worst first."""
+        groups: dict[tuple[str, str], list[IsolatedUnit]] = {}
         for unit in self.units:
             if unit.outcome not in AGREEING[1:]:
-                members.setdefault((unit.outcome, unit.cause or unit.text), []).append(unit)
-        groups = [(units[0], tuple(unit.name for unit in units)) for units in members.values()]
-        return tuple(UnitGroup(worst.outcome, worst.cause, names, worst) for worst, names in groups)
+                groups.setdefault((unit.outcome, unit.cause or unit.text), []).append(unit)
+        return list(groups.values())
+
+    @property
+    @told
+    def unit_names(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the same, a list for each cause."""
+        return tuple(tuple(unit.name for unit in group) for group in self.groups)
 
     @property
     def different(self) -> tuple[IsolatedUnit, ...]:

@@ -46,7 +46,6 @@ class Judge:
     options: Options
     output: Path | None
     """The folder of what differs."""
-    run_count: int = 0
     _often: Collection[str] = ()
     """The texts of several units."""
     _known: dict[tuple[str, str], IsolatedUnit] = attrs.field(factory=dict)
@@ -65,7 +64,6 @@ class Judge:
         if known is not None:
             told = {name: getattr(known, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
             return attrs.evolve(blank, same_as=known.name, **told)
-        self.run_count += 1
         with unwarned():
             try:
                 self._known[key] = self._judged(unit.module, run, blank)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -118,7 +117,6 @@ def isolate(
     and there (actual.npz), and the command that shows it. `shard`, such as `"3/8"`, looks at the third of eight parts
     of the units. Raises InputError for what does not fit, and whatever `run_devices` raises.
     """
-    start = time.perf_counter()
     require_module(module)
     resolved = resolve_options("isolate", options)
     other = counterpart_of(against, instead="units are modules of their own, which no file has results of")
@@ -149,4 +147,4 @@ def isolate(
     results = tuple(sorted(collector.results, key=severity))
     met = {(result.computation, result.instruction) for result in results}
     unmet = tuple(unit.instruction.name for unit in units if unit.key not in met)
-    return Isolation(module, other.name, results, unmet, judge.run_count, time.perf_counter() - start, is_complete)
+    return Isolation(module, other.name, results, unmet, is_complete)
