@@ -19,11 +19,16 @@ from hloexec.core.ir import Module
 from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import define
 from hloexec.core.values import Value, arrays_of
-from hloexec.engine.exec.running import run
+from hloexec.engine.devices.topology import ONE_DEVICE
+from hloexec.engine.exec.running import run, run_with
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, unwarned
 from hloexec.language import literals
 from hloexec.tools.counterparts.answers import Counterpart, Outcome
+from hloexec.tools.diffing.bounds import Bounds, InstructionChains, PathBounds
+from hloexec.tools.diffing.matching import agrees, says_much
+from hloexec.tools.diffing.replaying.evaluation import Evaluator
+from hloexec.tools.diffing.running import GraphRecorder
 from hloexec.tools.explaining import explain
 from hloexec.tools.extraction import Extraction
 from hloexec.tools.isolating.findings import IsolatedUnit
@@ -80,8 +85,11 @@ class Judge:
         ours = run.expected[0]
         options: dict[str, Any] = {"module": module, "numerics": self.options.numerics, **answer.comparing}
         comparison = compare(theirs, ours, **options)
-        if not comparison.agrees or any(leaf.tolerance.rtol > _TIGHT for leaf in comparison.leaves):
-            comparison = compare(theirs, ours, inputs=run.inputs, **options)
+        if comparison.agrees and all(leaf.tolerance.rtol <= _TIGHT for leaf in comparison.leaves):
+            return attrs.evolve(blank, outcome=comparison.verdict.value)
+        if self._is_within_bounds(module, run, theirs):
+            return attrs.evolve(blank, outcome=Verdict.ROUNDING.value)
+        comparison = compare(theirs, ours, inputs=run.inputs, **options)
         outcome = comparison.verdict.value
         if comparison.agrees:
             return attrs.evolve(blank, outcome=outcome)
@@ -92,6 +100,19 @@ class Judge:
         outputs = tuple(map(OutputDifference.of, comparison.different))
         outcome = outcome if policy is None else "explained"
         return self._kept(attrs.evolve(blank, outcome=outcome, outputs=outputs, explained=policy), run, theirs)
+
+    def _is_within_bounds(self, module: Module, unit_run: Extraction, theirs: Any) -> bool:
+        """Whether all elements are as near as their operands say that rounding leaves them, by what `diff` allows."""
+        recorder = GraphRecorder(module)
+        options = attrs.evolve(self.options, timeout=None)
+        graph = recorder.finish(run_with(module, unit_run.inputs, options, [recorder]))
+        chains = InstructionChains(module, options.numerics)
+        bounds = PathBounds(graph, Bounds(graph, Evaluator(module, ONE_DEVICE, options), chains))
+        for node, array in zip(graph.outputs[0], arrays_of((theirs,)), strict=True):
+            allowed = bounds.of(node, ())
+            if not agrees(array, node.value, allowed) or not says_much(allowed, node.value):
+                return False
+        return True
 
     def _explained(self, module: Module, unit_run: Extraction, theirs: Any) -> PolicyFound | None:
         """The policy under which a unit gives what the counterpart does; it has to hold for each element."""
