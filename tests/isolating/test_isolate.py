@@ -151,9 +151,9 @@ def test_a_later_iteration_is_looked_at_beside_the_first_and_shards_share_the_un
 def test_of_several_devices_each_value_is_looked_at_but_no_collective() -> None:
     inputs = [[np.arange(4, dtype=np.float32)], [np.full(4, 2, np.float32)]]
     isolation = hloexec.isolate(hloexec.parse(PARTITIONED), inputs, against="ftz")
-    assert [(unit.name, unit.devices, unit.outcome, unit.reason) for unit in isolation.units] == [
-        ("r", (0, 1), "not isolated", "collective"),
-        ("n", (0,), "equal", ""), ("n", (1,), "equal", ""), ("y", (0, 1), "equal", ""),
+    assert [(unit.name, unit.devices, unit.outcome, unit.reason, unit.same_as) for unit in isolation.units] == [
+        ("r", (0, 1), "not isolated", "collective", None),
+        ("n", (0,), "equal", "", None), ("n", (1,), "equal", "", None), ("y", (0, 1), "equal", "", None),
     ]  # fmt: skip
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,20 +50,14 @@ class Judge:
     options: Options
     output: Path | None
     """The folder of what differs."""
-    _often: Collection[str] = ()
-    """The texts of several units."""
     _known: dict[tuple[str, str], IsolatedUnit] = attrs.field(factory=dict)
     _folders: set[str] = attrs.field(factory=set)
-
-    def expect(self, units: Sequence[Unit]) -> None:
-        """Learn which units are equal but for names."""
-        self._often = {text for text, count in Counter(unit.text for unit in units).items() if count > 1}
 
     def judge(self, unit: Unit, run: Extraction, blank: IsolatedUnit) -> IsolatedUnit:
         """What comes of a unit in a run, of which the place is known."""
         if unit.reason:
             return attrs.evolve(blank, outcome="not isolated", reason=unit.reason)
-        key = unit.text, _digest(run.inputs[0]) if unit.text in self._often else run.path
+        key = unit.text, _digest(run.inputs[0])
         known = self._known.get(key)
         if known is not None:
             told = {name: getattr(known, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
@@ -82,37 +75,37 @@ class Judge:
             result = attrs.evolve(blank, outcome=answer.outcome.value, reason=answer.reason)
             return result if answer.outcome is Outcome.REFUSED else self._kept(result, run, None)
         theirs: Any = answer.result
-        ours = run.expected[0]
         options: dict[str, Any] = {"module": module, "numerics": self.options.numerics, **answer.comparing}
-        comparison = compare(theirs, ours, **options)
-        if comparison.agrees and all(leaf.tolerance.rtol <= _TIGHT for leaf in comparison.leaves):
-            return attrs.evolve(blank, outcome=comparison.verdict.value)
-        if self._is_within_bounds(module, run, theirs):
-            return attrs.evolve(blank, outcome=Verdict.ROUNDING.value)
-        comparison = compare(theirs, ours, inputs=run.inputs, **options)
-        outcome = comparison.verdict.value
+        comparison = compare(theirs, run.expected[0], **options)
+        if comparison.verdict is Verdict.EQUAL:
+            return attrs.evolve(blank, outcome="equal")
+        is_tight = comparison.agrees and all(leaf.tolerance.rtol <= _TIGHT for leaf in comparison.leaves)
+        if is_tight or self._is_within_bounds(module, run, theirs):
+            return attrs.evolve(blank, outcome="rounding only")
+        comparison = compare(theirs, run.expected[0], inputs=run.inputs, **options)
         if comparison.agrees:
-            return attrs.evolve(blank, outcome=outcome)
+            return attrs.evolve(blank, outcome="rounding only")
         if comparison.verdict is Verdict.NOT_DECIDED:
-            result = attrs.evolve(blank, outcome=outcome, reason=comparison.not_decided[0].undecided_text)
-            return self._kept(result, run, theirs)
+            reason = comparison.not_decided[0].undecided_text
+            return self._kept(attrs.evolve(blank, outcome="not decided", reason=reason), run, theirs)
         policy = self._explained(module, run, theirs)
         outputs = tuple(map(OutputDifference.of, comparison.different))
-        outcome = outcome if policy is None else "explained"
+        outcome = "different" if policy is None else "explained"
         return self._kept(attrs.evolve(blank, outcome=outcome, outputs=outputs, explained=policy), run, theirs)
 
     def _is_within_bounds(self, module: Module, unit_run: Extraction, theirs: Any) -> bool:
         """Whether all elements are as near as their operands say that rounding leaves them, by what `diff` allows."""
-        recorder = GraphRecorder(module)
-        options = attrs.evolve(self.options, timeout=None)
-        graph = recorder.finish(run_with(module, unit_run.inputs, options, [recorder]))
-        chains = InstructionChains(module, options.numerics)
-        bounds = PathBounds(graph, Bounds(graph, Evaluator(module, ONE_DEVICE, options), chains))
-        for node, array in zip(graph.outputs[0], arrays_of((theirs,)), strict=True):
-            allowed = bounds.of(node, ())
-            if not agrees(array, node.value, allowed) or not says_much(allowed, node.value):
-                return False
-        return True
+        recorder, options = GraphRecorder(module), attrs.evolve(self.options, timeout=None)
+        with suppress(HloError):
+            graph = recorder.finish(run_with(module, unit_run.inputs, options, [recorder]))
+            evaluator, chains = Evaluator(module, ONE_DEVICE, options), InstructionChains(module, options.numerics)
+            bounds = PathBounds(graph, Bounds(graph, evaluator, chains))
+            pairs = [(node, bounds.of(node, ())) for node in graph.outputs[0]]
+            return all(
+                agrees(array, node.value, allowed) and says_much(allowed, node.value)
+                for array, (node, allowed) in zip(arrays_of((theirs,)), pairs, strict=True)
+            )
+        return False
 
     def _explained(self, module: Module, unit_run: Extraction, theirs: Any) -> PolicyFound | None:
         """The policy under which a unit gives what the counterpart does; it has to hold for each element."""

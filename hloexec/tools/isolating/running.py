@@ -134,7 +134,6 @@ def isolate(
     stages.begin("units", len(units))
     limits = attrs.evolve(resolved.of_parts, timeout=resolved.timeout or _SECONDS)
     judge = Judge(other, limits, None if output is None else Path(output))
-    judge.expect(units)
     count = topology_of(module, resolved.replicas, resolved.partitions).count
     collector = _Collector(units, judge, iteration, count, stages)
     if inputs is None:
