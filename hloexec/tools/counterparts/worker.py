@@ -228,7 +228,7 @@ def _run(devices: list[Any], header: Header, inputs: list[Row]) -> Sequence[Row]
     return [[_fetched(leaves[number]) for leaves in kept] for number in range(len(devices))]
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(512)
 def _compiled(text: str, devices: Sequence[Any], replicas: int, partitions: int) -> Any:
     """A module that is ready to run, kept for when it is asked for again."""
     client, options = devices[0].client, _options(replicas, partitions, devices)

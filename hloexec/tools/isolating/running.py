@@ -11,6 +11,7 @@ from typing import Unpack
 
 import attrs
 
+from hloexec.analysis.calls import CallKind, calls_in
 from hloexec.core.arguments import listed, named_computation, require_choice, require_integer, require_module, shard_of
 from hloexec.core.files import require_new_folder
 from hloexec.core.ir import Module
@@ -141,7 +142,10 @@ def isolate(
     is_complete = False
     with suppress(KeyboardInterrupt):
         with suppress(Enough):
-            run_with(module, inputs, attrs.evolve(resolved, timeout=None), [collector, *watchers])
+            # Without loops, planning takes longer than what it saves in one run.
+            is_planned = resolved.planner and any(calls_in(module, CallKind.BODY))
+            once = attrs.evolve(resolved, timeout=None, planner=is_planned)
+            run_with(module, inputs, once, [collector, *watchers])
         is_complete = True
     results = tuple(sorted(collector.results, key=severity))
     met = {(result.computation, result.instruction) for result in results}
