@@ -182,3 +182,11 @@ def byte_count(name: str, value: object) -> int:
     if match is None:
         raise wrong(name, "a number of bytes, such as 500_000_000, '500M' or '8G'", value)
     return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def shard_of(shard: object) -> tuple[int, int]:
+    """The number of a part, from 0 on, and how many there are, of `I/N`; InputError where it is none."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", shard) if isinstance(shard, str) else None
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise InputError(f"{argument('shard')} must be I/N with I from 1 to N, such as 3/8, not {shard!r}")
+    return int(match[1]) - 1, int(match[2])

@@ -231,4 +231,4 @@ def rename_computations(attributes: Any, names: Mapping[str, str]) -> Any:
             changes[entry.field] = tuple(names.get(name, name) for name in value)
         elif value is not None:
             changes[entry.field] = names.get(value, value)
-    return attrs.evolve(attributes, **changes)
+    return attrs.evolve(attributes, **changes) if changes else attributes

@@ -15,6 +15,7 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools import extraction as extraction
     from hloexec.tools import golden as golden
     from hloexec.tools import graphing as graphing
+    from hloexec.tools import isolating as isolating
     from hloexec.tools import minifying as minifying
     from hloexec.tools import nan_search as nan_search
     from hloexec.tools import narrowing as narrowing
@@ -50,6 +51,9 @@ if _typing.TYPE_CHECKING:
     from hloexec.tools.golden.many import check_goldens as check_goldens
     from hloexec.tools.graphing import Graph as Graph
     from hloexec.tools.graphing import graph as graph
+    from hloexec.tools.isolating import IsolatedUnit as IsolatedUnit
+    from hloexec.tools.isolating import Isolation as Isolation
+    from hloexec.tools.isolating import isolate as isolate
     from hloexec.tools.minifying import Minified as Minified
     from hloexec.tools.minifying import minify as minify
     from hloexec.tools.nan_search import NanSearch as NanSearch
@@ -140,6 +144,17 @@ _ROWS = (
         {"triage": "hloexec.tools.triaging.Triage"},
         package="hloexec.tools.triaging",
         guide="triage",
+        runs=True,
+        has_verdict=True,
+    ),
+    _Tool(
+        "isolate",
+        "judging",
+        "hloexec.tools.isolating.Isolation",
+        "hloexec.report.judging.isolations",
+        {"isolate": f"{_RUN} hloexec.tools.isolating.Isolation"},
+        package="hloexec.tools.isolating",
+        guide="running",
         runs=True,
         has_verdict=True,
     ),

@@ -23,6 +23,8 @@ from typing import Any, BinaryIO
 MARK = b"hloexec answers\n"
 _PRECISION = "xla_allow_excess_precision"
 _COUNT = "xla_force_host_platform_device_count"
+_MOST_KEPT = 1 << 16
+"""Letters of the text of a module that stays compiled: longer ones may hold large constants."""
 _MEMORY = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory")
 
 Header = dict[str, Any]
@@ -248,16 +250,9 @@ def _of_jaxlib(name: str) -> Any:
 
 
 def _run(devices: list[Any], header: Header, inputs: list[Row], reply: Header) -> Sequence[Row]:
-    text, client, options = header["text"], devices[0].client, _options(header, devices)
-    if "custom_call_target" in text:
-        _prepare_lapack()
-    module = _of_jaxlib("hlo_module_from_text")(text)
-    computation = _of_jaxlib("XlaComputation")(module.as_serialized_hlo_module_proto())
-    stablehlo = _of_jaxlib("mlir").xla_computation_to_mlir_module(computation)
-    if hasattr(client, "compile_and_load"):
-        executable = client.compile_and_load(stablehlo, _of_jaxlib("DeviceList")(tuple(devices)), options)
-    else:
-        executable = client.compile(stablehlo, options)
+    text, dump = header["text"], header["dump"]
+    compiled = _compiled if len(text) < _MOST_KEPT and not dump else _compiled.__wrapped__
+    executable = compiled(text, tuple(devices), tuple(header["without"]), dump)
     if header["is_told"]:
         reply["compiled"] = [_printed(optimized) for optimized in executable.hlo_modules()]
     placed = [_placed(leaves, devices) for leaves in zip(*inputs, strict=True)]
@@ -266,7 +261,21 @@ def _run(devices: list[Any], header: Header, inputs: list[Row], reply: Header) -
     return [[_fetched(leaves[number]) for leaves in kept] for number in range(len(devices))]
 
 
-def _options(header: Header, devices: list[Any]) -> Any:
+@functools.lru_cache(512)
+def _compiled(text: str, devices: Sequence[Any], without: Sequence[str], dump: str | None) -> Any:
+    """A module that is ready to run, kept for when it is asked for again."""
+    client, options = devices[0].client, _options(devices, without, dump)
+    if "custom_call_target" in text:
+        _prepare_lapack()
+    module = _of_jaxlib("hlo_module_from_text")(text)
+    computation = _of_jaxlib("XlaComputation")(module.as_serialized_hlo_module_proto())
+    stablehlo = _of_jaxlib("mlir").xla_computation_to_mlir_module(computation)
+    if hasattr(client, "compile_and_load"):
+        return client.compile_and_load(stablehlo, _of_jaxlib("DeviceList")(devices), options)
+    return client.compile(stablehlo, options)
+
+
+def _options(devices: Sequence[Any], without: Sequence[str], dump: str | None) -> Any:
     """Those of a module whose replicas are these devices."""
     import numpy as np
 
@@ -277,10 +286,10 @@ def _options(header: Header, devices: list[Any]) -> Any:
         holder.device_assignment = _of_jaxlib("DeviceAssignment").create(grid)
     debugging = options.executable_build_options.debug_options
     # Those that XLA_FLAGS name stay so.
-    passes = [*debugging.xla_disable_hlo_passes.split(","), *header["without"]]
+    passes = [*debugging.xla_disable_hlo_passes.split(","), *without]
     debugging.xla_disable_hlo_passes = ",".join(filter(None, passes))
-    if header["dump"]:
-        debugging.xla_dump_to, debugging.xla_dump_hlo_pass_re = header["dump"], ".*"
+    if dump:
+        debugging.xla_dump_to, debugging.xla_dump_hlo_pass_re = dump, ".*"
         debugging.xla_dump_hlo_as_text = debugging.xla_dump_hlo_as_long_text = True
     return options
 

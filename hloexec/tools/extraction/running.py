@@ -79,7 +79,7 @@ def slice_of(
         role, opens = role_of(instruction), traits_of(instruction).opens
         if role is Role.CONSTANT:
             return bool(instruction.attributes.literal.is_elided)
-        if role is Role.PARAMETER or instruction.name in cut_names or _is_unrepeatable(instruction):
+        if role is Role.PARAMETER or instruction.name in cut_names or is_unrepeatable(instruction):
             return True
         if not keep_devices and _needs_devices(instruction):
             return not opens
@@ -127,7 +127,7 @@ def _require_target(computation: Computation, target: str, given: Collection[str
         raise InputError(f"%{target} is a parameter of {computation.name}: nothing computes it there")
     if target in given:
         raise InputError(f"%{target} is the instruction to extract, and cannot be given at once")
-    if traits_of(root).opens or _is_unrepeatable(root):
+    if traits_of(root).opens or is_unrepeatable(root):
         raise InputError(f"%{target} is a {root.opcode}, which cannot be the result of a module; extract what uses it")
 
 
@@ -193,7 +193,7 @@ def _needs_devices(instruction: Instruction) -> bool:
     return is_open or role in (Role.PARTITION_ID, Role.REPLICA_ID) or exchanges(instruction)
 
 
-def _is_unrepeatable(instruction: Instruction) -> bool:
+def is_unrepeatable(instruction: Instruction) -> bool:
     """Whether it gives other values in another run, or does something besides: it is cut."""
     entry = find_opcode(instruction.opcode)
     if entry is None or entry.role is not Role.MACHINE:

@@ -17,6 +17,7 @@ from hloexec.core.ir.editing import change_computations, inline, rename, take_na
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
 from hloexec.language.text import parse
+from hloexec.ops.attributes import rename_computations
 from hloexec.ops.control.flow import make_constant
 from hloexec.ops.registry import entry_of, operation_name
 from hloexec.ops.relations import GroupSizes, Place, Requirement, RunningSums, Starts, Within
@@ -116,7 +117,10 @@ class _Fitting:
                 self.added[called.name] = attrs.evolve(called, name=take_name(called.name, taken))
         own_names = {one.name: f"fitting.{one.name}" for one in module.entry}
         called_names = {name: called.name for name, called in self.added.items()}
-        ordered = [_calling(rename(one, own_names), called_names) for one in module.entry.instructions]
+        ordered = [
+            rename(one, own_names, attributes=rename_computations(one.attributes, called_names))
+            for one in module.entry.instructions
+        ]
         entry_computation = attrs.evolve(
             module.entry, instructions=tuple(ordered), root_name=own_names[module.entry.root_name]
         )
@@ -147,14 +151,6 @@ def _like(requirement: Requirement) -> Requirement:
     """What is required of whatever operands."""
     same = attrs.evolve(requirement, operand=0)
     return attrs.evolve(same, lengths=1) if isinstance(same, Starts) else same
-
-
-def _calling(instruction: Instruction, names: Mapping[str, str]) -> Instruction:
-    """The instruction with other names for the computations that it calls."""
-    called = getattr(instruction.attributes, "to_apply", None)
-    if called is None:
-        return instruction
-    return attrs.evolve(instruction, attributes=attrs.evolve(instruction.attributes, to_apply=names[called]))
 
 
 def _shrunken(array: Array, before: Requirement, after: Requirement) -> Array:

@@ -180,7 +180,7 @@ def explained_module(
         explanation = explain(module, inputs, expected, budget=settings.search_seconds, **settings.trial_options)
     except HloError:
         return None, None
-    return _found(explanation, is_whole=True), explanation
+    return policy_found(explanation, is_whole=True), explanation
 
 
 def explained_pair(result: Diff, inputs: list[list[Value]], settings: Settings) -> PolicyFound | None:
@@ -203,7 +203,7 @@ def explained_pair(result: Diff, inputs: list[list[Value]], settings: Settings) 
             expected = join_values(run_with(part.after, part.inputs, settings.options))
             budget = settings.search_seconds
             told = explain(part.before, part.inputs, expected, budget=budget, **settings.trial_options)
-            return _found(told, is_whole=False)
+            return policy_found(told, is_whole=False)
     return None
 
 
@@ -217,7 +217,8 @@ def _take_and_give_the_same(before: Module, after: Module) -> bool:
     )
 
 
-def _found(explanation: Explanation, *, is_whole: bool) -> PolicyFound | None:
+def policy_found(explanation: Explanation, *, is_whole: bool) -> PolicyFound | None:
+    """The policy that explains what is expected, all of it or what is to blame; None where none does."""
     if explanation.verdict is not Explained.POLICY:
         return None
     names = without_names(explanation.best.policy)

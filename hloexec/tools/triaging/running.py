@@ -27,6 +27,7 @@ from hloexec.core.arguments import (
     require_flags,
     require_path,
     require_seed,
+    shard_of,
     texts,
 )
 from hloexec.core.wording import argument, first_line
@@ -281,12 +282,10 @@ def _part(shard: str | None, output: object) -> tuple[int, int] | None:
     """The number of a shard, from 0 on, and how many there are."""
     if shard is None:
         return None
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", shard) if isinstance(shard, str) else None
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise InputError(f"{argument('shard')} must be I/N with I from 1 to N, such as 3/8, not {shard!r}")
+    part = shard_of(shard)
     if output is None:
         raise InputError(f"{argument('shard')} needs {argument('output')}, the folder that merging reads")
-    return int(match[1]) - 1, int(match[2])
+    return part
 
 
 def _settings(

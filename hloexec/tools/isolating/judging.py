@@ -1,0 +1,141 @@
+"""Judging units: what a counterpart makes of one, compared with what it gives here, and the policy that explains it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from hloexec.analysis.numerics.comparing import compare
+from hloexec.analysis.numerics.comparison import OutputDifference, Verdict
+from hloexec.core.ir import Module
+from hloexec.core.ir.editing import take_name
+from hloexec.core.structs import define
+from hloexec.core.values import Value, arrays_of
+from hloexec.engine.devices.topology import ONE_DEVICE
+from hloexec.engine.exec.running import run, run_with
+from hloexec.engine.options import Options
+from hloexec.errors import HloError, unwarned
+from hloexec.language import literals
+from hloexec.tools.counterparts.answers import Counterpart, Outcome
+from hloexec.tools.diffing.bounds import Bounds, InstructionChains, PathBounds
+from hloexec.tools.diffing.matching import agrees, says_much
+from hloexec.tools.diffing.replaying.evaluation import Evaluator
+from hloexec.tools.diffing.running import GraphRecorder
+from hloexec.tools.explaining import explain
+from hloexec.tools.extraction import Extraction
+from hloexec.tools.isolating.findings import IsolatedUnit
+from hloexec.tools.isolating.units import Unit
+from hloexec.tools.triaging.blaming import policy_found
+from hloexec.tools.triaging.findings import PolicyFound
+
+_TIGHT = 2.0**-14
+"""A tolerance that follows from a unit's roundings alone is enough where it is no more than this part of an element:
+else what rounding does to each is measured."""
+_MOST_RUNS = 100
+"""Of a unit, to find the policy that explains it."""
+
+
+@define(eq=False)
+class Judge:
+    """Runs units on a counterpart, those that are equal but for names and have equal operands once."""
+
+    counterpart: Counterpart
+    options: Options
+    output: Path | None
+    """The folder of what differs."""
+    _known: dict[tuple[str, str], IsolatedUnit] = attrs.field(factory=dict)
+    _folders: set[str] = attrs.field(factory=set)
+
+    def judge(self, unit: Unit, run: Extraction, blank: IsolatedUnit) -> IsolatedUnit:
+        """What comes of a unit in a run, of which the place is known."""
+        if unit.reason:
+            return attrs.evolve(blank, outcome="not isolated", reason=unit.reason)
+        key = unit.text, _digest(run.inputs[0])
+        known = self._known.get(key)
+        if known is not None:
+            told = {name: getattr(known, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
+            return attrs.evolve(blank, same_as=known.name, **told)
+        with unwarned():
+            try:
+                self._known[key] = self._judged(unit.module, run, blank)
+            except HloError as error:
+                self._known[key] = attrs.evolve(blank, reason=str(error))
+        return self._known[key]
+
+    def _judged(self, module: Module, run: Extraction, blank: IsolatedUnit) -> IsolatedUnit:
+        answer = self.counterpart.run(module, run.inputs, **self.options)
+        if answer.error is not None:
+            result = attrs.evolve(blank, outcome=answer.outcome.value, reason=answer.reason)
+            return result if answer.outcome is Outcome.REFUSED else self._kept(result, run, None)
+        theirs: Any = answer.result
+        options: dict[str, Any] = {"module": module, "numerics": self.options.numerics, **answer.comparing}
+        comparison = compare(theirs, run.expected[0], **options)
+        if comparison.verdict is Verdict.EQUAL:
+            return attrs.evolve(blank, outcome="equal")
+        is_tight = comparison.agrees and all(leaf.tolerance.rtol <= _TIGHT for leaf in comparison.leaves)
+        if is_tight or self._is_within_bounds(module, run, theirs):
+            return attrs.evolve(blank, outcome="rounding only")
+        comparison = compare(theirs, run.expected[0], inputs=run.inputs, **options)
+        if comparison.agrees:
+            return attrs.evolve(blank, outcome="rounding only")
+        if comparison.verdict is Verdict.NOT_DECIDED:
+            reason = comparison.not_decided[0].undecided_text
+            return self._kept(attrs.evolve(blank, outcome="not decided", reason=reason), run, theirs)
+        policy = self._explained(module, run, theirs)
+        outputs = tuple(map(OutputDifference.of, comparison.different))
+        outcome = "different" if policy is None else "explained"
+        return self._kept(attrs.evolve(blank, outcome=outcome, outputs=outputs, explained=policy), run, theirs)
+
+    def _is_within_bounds(self, module: Module, unit_run: Extraction, theirs: Any) -> bool:
+        """Whether all elements are as near as their operands say that rounding leaves them, by what `diff` allows."""
+        # What runs once is sooner done than planned.
+        recorder, options = GraphRecorder(module), attrs.evolve(self.options, timeout=None, planner=False)
+        with suppress(HloError):
+            graph = recorder.finish(run_with(module, unit_run.inputs, options, [recorder]))
+            evaluator, chains = Evaluator(module, ONE_DEVICE, options), InstructionChains(module, options.numerics)
+            bounds = PathBounds(graph, Bounds(graph, evaluator, chains))
+            pairs = [(node, bounds.of(node, ())) for node in graph.outputs[0]]
+            return all(
+                agrees(array, node.value, allowed) and says_much(allowed, node.value)
+                for array, (node, allowed) in zip(arrays_of((theirs,)), pairs, strict=True)
+            )
+        return False
+
+    def _explained(self, module: Module, unit_run: Extraction, theirs: Any) -> PolicyFound | None:
+        """The policy under which a unit gives what the counterpart does; it has to hold for each element."""
+        options = attrs.evolve(self.options, numerics="reference", timeout=None)
+        with suppress(HloError):
+            explanation = explain(module, unit_run.inputs, theirs, runs=_MOST_RUNS, **options)
+            policy = explanation.best.policy
+            ours = run(module, *unit_run.inputs[0], **attrs.evolve(options, numerics=policy))
+            if compare(theirs, ours, module=module, inputs=unit_run.inputs, numerics=policy).agrees:
+                return policy_found(explanation, is_whole=True)
+        return None
+
+    def _kept(self, unit: IsolatedUnit, run: Extraction, theirs: Any) -> IsolatedUnit:
+        """The unit, with its names and what it gives on either side in a folder, if there is one for what differs."""
+        if self.output is None:
+            return unit
+        folder = self.output / take_name(unit.instruction, self._folders)
+        run.save(folder)
+        if theirs is not None:
+            literals.save(folder / "actual.npz", theirs)
+        words = ["hloexec", "run", "module.hlo", "--inputs", "inputs.npz", "--against", self.counterpart.name]
+        words += ["--numerics", self.options.numerics.name] if self.options.numerics.name != "reference" else []
+        (folder / "command.txt").write_text(shlex.join(words) + "\n", encoding="utf-8")
+        return attrs.evolve(unit, folder=os.fspath(folder))
+
+
+def _digest(operands: Sequence[Value]) -> str:
+    """The same for equal operands."""
+    digest = hashlib.blake2b()
+    for array in arrays_of(tuple(operands)):
+        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
