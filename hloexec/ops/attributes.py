@@ -225,7 +225,7 @@ def computation_names(attributes: object) -> tuple[str, ...]:
 def rename_computations(attributes: Any, names: Mapping[str, str]) -> Any:
     """The same attributes, with computations of other names where `names` has some."""
     changes: dict[str, Any] = {}
-    for entry in _calling_fields(type(attributes)):
+    for entry in _calling_fields(type(attributes)) if computation_names(attributes) else ():
         value = getattr(attributes, entry.field)
         if isinstance(value, tuple):
             changes[entry.field] = tuple(names.get(name, name) for name in value)

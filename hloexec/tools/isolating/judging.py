@@ -58,10 +58,10 @@ class Judge:
         if unit.reason:
             return attrs.evolve(blank, outcome="not isolated", reason=unit.reason)
         key = unit.text, _digest(run.inputs[0])
-        known = self._known.get(key)
-        if known is not None:
-            told = {name: getattr(known, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
-            return attrs.evolve(blank, same_as=known.name, **told)
+        earlier = self._known.get(key)
+        if earlier is not None:
+            told = {name: getattr(earlier, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
+            return attrs.evolve(blank, same_as=earlier.name, **told)
         with unwarned():
             try:
                 self._known[key] = self._judged(unit.module, run, blank)
