@@ -22,6 +22,7 @@ from tests.records import read_record
 _STYLE = re.compile(r"\x1b\[([\d;]*)m")
 _SECONDS = re.compile(r"\b[\d.]+ (?:µs|ms|s)\b")
 _SEARCHES = (
+    ("hloexec.tools.isolating", "isolate"),
     ("hloexec.tools.diffing", "diff"),
     ("hloexec.tools.diffing.folders", "diff_folders"),
     ("hloexec.tools.explaining", "explain"),

@@ -171,7 +171,9 @@ def test_it_is_among_the_commands_and_records_of_the_site(monkeypatch: pytest.Mo
 
     page = commands.completed((DOCS / "commands.md").read_text(encoding="utf-8"))
     assert (
-        "All but `fmt` and `schema` print" in page and "`triage`, `nan`" in page and "and `names` write [a page" in page
+        "All but `fmt` and `schema` print" in page
+        and "`isolate`, `nan`" in page
+        and "and `names` write [a page" in page
     )
     section = page.partition("### names { #names }")[2]
     assert "Count the letters of names.\n\n[More about `names`](names.md)." in section and "--html" in section

@@ -64,6 +64,7 @@ RIGHT: dict[str, str] = {
     "before": "",
     "breakpoints": "texts empty",
     "budget": "None 5 2.5",
+    "by": "None",
     "is_closed": "True",
     "runs": "None 5",
     "check": "True",
@@ -186,6 +187,7 @@ MORE = {
     "diff_folders-inputs": "class texts numbers empty mapping nested",
     "diff_folders-on_step": "class",
     "explain-expected": "nested",
+    "isolate-iteration": "5",
     "shard_inputs-before": "None",
     "shard_inputs-inputs": "numbers",
     "step-keep": "5 1G",
@@ -249,6 +251,7 @@ def _arguments_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         "check_golden": {"folder": folder / "missing.golden"},
         "check_goldens": {"folders": [folder / "missing.golden"]},
+        "isolate": {"against": "ftz"},
         "minify": {"inputs": [X, X], "command": "test -e"},
         "narrow": {"inputs": None, "tolerance": 0.5},
         "parse_buffer_assignment": {"text": ASSIGNMENT},

@@ -12,7 +12,15 @@ from typing import Unpack
 import attrs
 
 from hloexec.analysis.calls import CallKind, calls_in
-from hloexec.core.arguments import listed, named_computation, require_choice, require_integer, require_module, shard_of
+from hloexec.core.arguments import (
+    listed,
+    named_computation,
+    require_choice,
+    require_integer,
+    require_module,
+    require_path,
+    shard_of,
+)
 from hloexec.core.files import require_new_folder
 from hloexec.core.ir import Module
 from hloexec.core.values import Inputs, Value
@@ -127,6 +135,7 @@ def isolate(
         require_integer("iteration", iteration, 0)
     part, parts = (0, 1) if shard is None else shard_of(shard)
     if output is not None:
+        require_path("output", output)
         require_new_folder(output)
     watchers = listed("observers", observers, "observers")
     entry = module.entry if resolved.computation is None else named_computation(module, resolved.computation)
