@@ -10,7 +10,7 @@ that folder, and writes its results to `result.npz`, the values to `values.npz` 
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import json
 import os
 import queue
@@ -109,7 +109,8 @@ def run_folder(folder: str, platform: Any) -> None:
         with np.load(os.path.join(folder, name)) as stored:
             rows.append([turned(stored[key], memory) for key, _, memory in plan["leaves"]])
     count = plan["replicas"] * plan["partitions"]
-    run = _compiling(None, platform, count)
+    # Without JAX, there is the CPU alone.
+    run = _compiling(None, platform or ("cpu" if importlib.util.find_spec("jax") is None else None), count)
     for name, kept in (("xla.hlo", plan["kept"]), ("unchanged.hlo", plan["own_kept"])):
         with open(os.path.join(folder, name)) as file:
             header = {**plan, "text": file.read(), "kept": kept, "without": [], "dump": "", "is_told": False}

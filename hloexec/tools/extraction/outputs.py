@@ -37,8 +37,9 @@ from hloexec.language.literals.npz import encode
 from hloexec.language.text import format as format_module
 from hloexec.ops.attributes import rename_computations
 from hloexec.ops.control.flow import make_element, make_parameter
+from hloexec.ops.equivalents.modules import is_optimized
 from hloexec.ops.equivalents.writing import Writer, plain_shape
-from hloexec.ops.registry import Role, role_of, traits_of
+from hloexec.ops.registry import Role, exchanges, role_of, traits_of
 from hloexec.tools.extraction.running import Rerun, holding_computation, instruction_name
 
 _MOST_BYTES = 1 << 30
@@ -181,7 +182,11 @@ def add_outputs(
     require_module(module)
     most = byte_count("max_bytes", max_bytes)
     chosen = _chosen(module, names)
-    if module.num_partitions > 1 and any(instruction.sharding for instruction in module.entry):
+    instructions = [instruction for computation in module for instruction in computation]
+    is_divided = is_optimized(module) or any(
+        exchanges(entry) or role_of(entry) is Role.PARTITION_ID for entry in instructions
+    )
+    if module.num_partitions > 1 and any(entry.sharding for entry in instructions) and not is_divided:
         raise UnsupportedError(f"{module.name} has yet to be divided among devices; add outputs to what is made of it")
     adding = _Adding(module, chosen, most)
     changed, outputs = adding.entry()
