@@ -115,14 +115,14 @@ def command(
     return 0 if rerun.has_same_bits else 1
 
 
-def _write_outputs(file: str, folder: str, outputs: str, max_bytes: int | None, as_json: bool, given: Given) -> int:
+def _write_outputs(file: str, folder: str, outputs: str, max_bytes: int | None, as_json: bool, line: Given) -> int:
     from hloexec.core.files import require_new_folder
     from hloexec.report.json.printed import Folder
     from hloexec.report.reducing.extractions import outputs_view
     from hloexec.tools.extraction.outputs import add_outputs
 
     require_new_folder(folder)
-    run = prepared(file, given)
+    run = prepared(file, line)
     names: str | list[str] = outputs if outputs in ("all", "fusions") else outputs.split(",")
     limits: dict[str, Any] = {} if max_bytes is None else {"max_bytes": max_bytes}
     result = add_outputs(run.module, names, **limits)
