@@ -249,6 +249,7 @@ def _arguments(folder: Path) -> dict[str, Any]:
 def _arguments_of(folder: Path) -> dict[str, dict[str, Any]]:
     """The same for single functions, where others are right, or more are needed."""
     return {
+        "bisect_versions": {"versions": ["reference", "ftz"]},
         "check_golden": {"folder": folder / "missing.golden"},
         "check_goldens": {"folders": [folder / "missing.golden"]},
         "isolate": {"against": "ftz"},

@@ -134,7 +134,7 @@ def test_reasons_in_tables_speak_of_options(capsys: pytest.CaptureFixture[str]) 
 
 def test_options_that_messages_name_are_there() -> None:
     from hloexec.cli import problems
-    from hloexec.cli.commands.explaining import precision
+    from hloexec.cli.commands.explaining import bisect, precision
     from hloexec.cli.commands.inspecting import graph, memory
     from hloexec.cli.commands.judging import compare, diff, triage
     from hloexec.cli.commands.reducing import extract, minify, shrink
@@ -146,6 +146,7 @@ def test_options_that_messages_name_are_there() -> None:
         diff.command,
         triage.command,
         precision.command,
+        bisect.command,
         extract.command,
         trace.command,
         shrink.command,
