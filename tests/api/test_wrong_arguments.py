@@ -168,6 +168,7 @@ RIGHT: dict[str, str] = {
     "unknown": "",
     "usage": "",
     "values": "None empty",
+    "try_all": "True",
     "verify": "True",
 }
 """Which of these are right after all, by the name of the parameter, which means the same in all functions."""
@@ -197,6 +198,7 @@ MORE = {
 """The same for single functions, where more is right, or said only in what they return."""
 WORDS = {
     "around": "around|instruction",
+    "names": "names|%x|output",
     "devices": "device",
     "actual": "leaf|actual",
     "expected": "leaf|expected|result",

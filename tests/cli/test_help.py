@@ -71,8 +71,8 @@ def test_every_command_has_examples_that_run(names: tuple[str, ...], folder: Pat
         if requires_graphviz(shlex.join(words)):
             pytest.skip("Graphviz is not installed")
         assert words[1 : len(names)] == list(names[:-1])
-        # tf32 rounds otherwise than the reference, as the example shows.
-        code = int("tf32" in words)
+        # tf32 rounds otherwise than the reference, as the example shows; isolate says that this explains it.
+        code = int("tf32" in words and words[1] != "isolate")
         with triaging_here():
             assert problems(words[1:], code, folder) == []
 

@@ -199,7 +199,7 @@ def add_outputs(
 
 def _chosen(module: Module, names: str | Sequence[str]) -> set[tuple[str, str]]:
     """The computations and the names of the instructions that are chosen."""
-    if names in ("all", "fusions"):
+    if isinstance(names, str) and names in ("all", "fusions"):
         fused = {
             call.computation
             for computation in module
