@@ -25,6 +25,7 @@ from hloexec.tools.counterparts.answers import Counterpart
 from hloexec.tools.counterparts.elsewhere import Compilation, Elsewhere
 from hloexec.tools.counterparts.specs import counterpart_of
 from hloexec.tools.diffing.folders import DumpedModule, StageDiff, diff_folders, dumped_modules
+from hloexec.tools.subsets import parts_of, reduced
 
 _LEAST_SECONDS = 10.0
 _MOST_RATIO = 5.0
@@ -137,26 +138,16 @@ class Search:
         return self._reduced(names) or self._reduced([name for name in names if name not in self.required])
 
     def _reduced(self, names: Sequence[str]) -> list[str]:
-        """The same of names that all may go, or not.
+        """The same of names that all may go, or not: where that gives no right result, of a part with which it does."""
+        whole: Sequence[str] | None = names if self.comes_right(names) else None
+        count = 1
+        while whole is None and count < len(names):
+            count = min(2 * count, len(names))
+            whole = next((part for part in parts_of(names, count) if self.comes_right(part)), None)
+        return [] if whole is None else reduced(whole, self._first, least=1)
 
-        Where the result is wrong without all of them, it may be so for want of one: each part is tried, down to single
-        ones.
-        """
-        without, count = list(names), 2
-        while len(without) > 1:
-            size = -(-len(without) // count)
-            parts = [without[start : start + size] for start in range(0, len(without), size)]
-            others = [[name for name in without if name not in part] for part in parts]
-            tried = parts if self.comes_right(without) is False else (*parts, *others)
-            smaller = next((part for part in tried if self.comes_right(part)), None)
-            if smaller is None:
-                if size == 1:
-                    break
-                count *= 2
-            else:
-                count = 2 if smaller in parts else max(count - 1, 2)
-                without = smaller
-        return without if self.comes_right(without) else []
+    def _first(self, tried: Sequence[list[str]]) -> int | None:
+        return next((number for number, names in enumerate(tried) if self.comes_right(names)), None)
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from hloexec.errors import HloError, ResourceError, warn
 from hloexec.language.text import format as format_module
 from hloexec.language.verifier import verify
 from hloexec.ops.registry import Role, role_of, traits_of
+from hloexec.tools import subsets
 from hloexec.tools.minifying.case import (
     Case,
     Recorded,
@@ -223,33 +224,8 @@ def size_of(case: Case) -> tuple[int, int]:
 def reduced(
     search: Search, units: Sequence[_Unit], make: Callable[[Sequence[_Unit]], Case | None], *, least: int = 0
 ) -> list[_Unit]:
-    """A subset of units from which none of some size can be left out: those of which `make` makes the case.
-
-    Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002, algorithm ddmin):
-    a part alone, then all but a part, for smaller and smaller parts.
-    """
-    left, parts = list(units), 2
-    while len(left) > least and left:
-        parts = min(parts, len(left))
-        chunks = [left[len(left) * i // parts : len(left) * (i + 1) // parts] for i in range(parts)]
-        tried = [list(chunk) for chunk in chunks] if parts > 1 else []
-        tried += [
-            [unit for j, chunk in enumerate(chunks) if j != i for unit in chunk]
-            for i in reversed(range(parts))
-            if parts != 2
-        ]
-        if least == 0 and parts == len(left) == 1:
-            tried = [[]]
-        number = search.first([partial(make, kept) for kept in tried])
-        if number is not None:
-            is_alone = parts > 1 and number < parts
-            left = tried[number]
-            parts = 2 if is_alone else max(parts - 1, 2)
-        elif parts >= len(left):
-            break
-        else:
-            parts = min(2 * parts, len(left))
-    return left
+    """A subset of units from which none of some size can be left out: those of which `make` makes the case."""
+    return subsets.reduced(units, lambda tried: search.first([partial(make, kept) for kept in tried]), least=least)
 
 
 _LARGEST_CONSTANT = 1
