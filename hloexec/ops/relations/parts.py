@@ -157,9 +157,7 @@ def relate_slices(relations: Relations) -> None:
     what is put together of arrays, those that begin and end where these do are the arrays, whatever their sizes."""
     whole_again = _tie_reassembled(relations)
     _tie_taken_apart(relations)
-    slices_by_root, sums_by_root = defaultdict(list), defaultdict(list)
-    for entry in relations.slices:
-        slices_by_root[relations.root(entry[1])].append(entry)
+    slices_by_root, sums_by_root = _slices_by_root(relations), defaultdict(list)
     for joined in relations.joined:
         sums_by_root[relations.root(joined[1])].append(joined)
     shares = _shares_of_devices(relations)
@@ -219,21 +217,23 @@ def _taken_apart(relations: Relations, slices: Sequence[Slice]) -> list[Joined]:
             stop = end
             parts.append(parts_by_place[start, end])
     full = relations.sizes[parts[0][1]] if parts else 0
-    places = accumulate((relations.sizes[part] for _, _, part in parts), initial=0)
-    kinds = {
-        _kind_of_part(full, start, relations.sizes[part]) for start, (_, _, part) in zip(places, parts, strict=False)
-    }
-    if stop < full or kinds <= {"whole", "share"}:
+    if stop < full or _are_shares([relations.sizes[part] for _, _, part in parts]):
         return []
     use, whole, _ = parts[0]
     return [(use, whole, tuple(part for _, _, part in parts))]
 
 
-def _tie_taken_apart(relations: Relations) -> None:
-    """A dimension that is sliced where another of its size is taken apart into unequal parts is that dimension."""
-    slices_by_root = defaultdict(list)
+def _slices_by_root(relations: Relations) -> defaultdict[int, list[Slice]]:
+    """By the root of the dimension that is sliced."""
+    slices_by_root: defaultdict[int, list[Slice]] = defaultdict(list)
     for entry in relations.slices:
         slices_by_root[relations.root(entry[1])].append(entry)
+    return slices_by_root
+
+
+def _tie_taken_apart(relations: Relations) -> None:
+    """A dimension that is sliced where another of its size is taken apart into unequal parts is that dimension."""
+    slices_by_root = _slices_by_root(relations)
     layouts: dict[int, list[tuple[int, set[int]]]] = defaultdict(list)
     for slices in slices_by_root.values():
         for _, whole, parts in _taken_apart(relations, slices):
@@ -246,6 +246,13 @@ def _tie_taken_apart(relations: Relations) -> None:
                 relations.tie(whole, root)
 
 
+def _are_shares(lengths: Sequence[int]) -> bool:
+    """Whether parts of these sizes, side by side, are shares of the whole, or all of it."""
+    starts = accumulate(lengths, initial=0)
+    kinds = {_kind_of_part(sum(lengths), start, size) for start, size in zip(starts, lengths, strict=False)}
+    return kinds <= {"whole", "share"}
+
+
 def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequence[Slice]) -> bool:
     """Relate what is put together, always of the same sizes, to slices that take it apart; False where it is not that,
     or each is a share of the whole."""
@@ -254,8 +261,7 @@ def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequenc
         return False
     (lengths,) = sizes
     starts = [0, *accumulate(lengths)]
-    kinds = {_kind_of_part(starts[-1], start, size) for start, size in zip(starts, lengths, strict=False)}
-    if kinds <= {"whole", "share"}:
+    if _are_shares(lengths):
         return False
     numbers = {start: number for number, start in enumerate(starts)}
     ends = [(start, start + relations.sizes[part]) for _, _, part, start in slices]
