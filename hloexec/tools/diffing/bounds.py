@@ -342,7 +342,8 @@ def _sizes(values: Array) -> Array:
     """|x|, but no less than the smallest normal number, below which errors are absolute; infinity is the largest."""
     entry = element_type_of(values.dtype)
     sizes = np.abs(wide(values)).astype(np.float64, copy=False)
-    return np.clip(np.nan_to_num(sizes, nan=0.0, posinf=np.inf), smallest_normal(entry), largest_number(entry))
+    # Of NaN and a number, the number.
+    return np.asarray(np.fmin(np.fmax(sizes, smallest_normal(entry)), largest_number(entry)))
 
 
 def _magnitudes(instance: Instance, values: Values) -> dict[int, Array]:
@@ -361,7 +362,9 @@ def _as(values: Array, like: Array) -> Array:
 def _distance(first: Array, second: Array) -> Array:
     """|x − y|; zero where neither is finite, and the largest number where one is."""
     x, y = wide(first), wide(second)
-    distances = np.abs(x - y).astype(np.float64, copy=False)
+    distances = np.asarray(np.abs(x - y).astype(np.float64, copy=False))
+    finite = np.isfinite(distances)
+    if finite.all():
+        return distances
     largest = largest_number(element_type_of(second.dtype))
-    distances = np.where(np.isfinite(distances), distances, largest)
-    return np.where(np.isfinite(x) | np.isfinite(y), distances, 0.0)
+    return np.where(np.isfinite(x) | np.isfinite(y), np.where(finite, distances, largest), 0.0)
