@@ -68,7 +68,7 @@ class Judge:
         """Run the module on a counterpart, compiled in this way if that compiles, in so many seconds."""
         if isinstance(counterpart, Elsewhere):
             options = attrs.evolve(self.options, timeout=seconds) if self.options.timeout is None else self.options
-            answer = counterpart.compile_and_run(self.module, self.inputs, compilation, **options)
+            answer = counterpart.begin(self.module, self.inputs, compilation, **options)()
         else:
             answer = counterpart.run(self.module, self.inputs, **self.options)
         if answer.error is not None:

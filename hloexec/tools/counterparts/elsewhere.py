@@ -6,7 +6,7 @@ what that cannot express (fusions, library calls, layouts within a module), XLA 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import attrs
@@ -28,7 +28,7 @@ from hloexec.errors import HloError, UnsupportedError
 from hloexec.language.text import format as format_module
 from hloexec.tools.counterparts.answers import Answer, Outcome
 from hloexec.tools.counterparts.worker import described
-from hloexec.tools.counterparts.workers import NoAnswerError, worker_for
+from hloexec.tools.counterparts.workers import NoAnswerError, Reply, worker_for
 
 _SECONDS = 600.0
 """What a module may take where the options of a run have no limit."""
@@ -83,12 +83,15 @@ class Elsewhere:
 
     def run(self, module: Module, inputs: Inputs, **options: Unpack[RunOptions]) -> Answer:
         """The result, or what kept the process from giving it."""
-        return self.compile_and_run(module, inputs, USUAL, **options)
+        return self.begin(module, inputs, **options)()
 
-    def compile_and_run(
-        self, module: Module, inputs: Inputs, compilation: Compilation, **options: Unpack[RunOptions]
-    ) -> Answer:
-        """The same, compiled in a way of one's own; functions know nothing of that."""
+    def begin(
+        self, module: Module, inputs: Inputs, compilation: Compilation = USUAL, **options: Unpack[RunOptions]
+    ) -> Callable[[], Answer]:
+        """Ask the process, which may be busy with other modules; what is given waits for the result.
+
+        Functions know nothing of how to compile.
+        """
         resolved = resolve_options("run", options)
         try:
             topology = topology_of(module, resolved.replicas, resolved.partitions)
@@ -101,7 +104,8 @@ class Elsewhere:
             module = fill_constants(module, resolved.elided) if comparing else module
             compiled = compiled_by_xla(module) if self.function is None else module
         except HloError as error:
-            return Answer.raised(error)
+            raised = Answer.raised(error)
+            return lambda: raised
         leaves = [leaf.is_array for _, leaf in leaf_shapes(module.entry.result_shape)]
         arrays = [arrays_of(tuple(row)) for row in (rows if len(rows) == devices else rows * devices)]
         header = {
@@ -115,8 +119,12 @@ class Elsewhere:
         settings = {"function": self.function, "platform": self.platform, "count": self.count or devices}
         worker = worker_for(self.python, settings)
         seconds = _SECONDS if resolved.timeout is None else resolved.timeout
+        wait = worker.begin(header, [array for row in arrays for array in row], seconds)
+        return lambda: self._answer(module, devices, wait, comparing)
+
+    def _answer(self, module: Module, devices: int, wait: Callable[[], Reply], comparing: Mapping[str, Any]) -> Answer:
         try:
-            reply, data = worker.ask(header, [array for row in arrays for array in row], seconds)
+            reply, data = wait()
         except NoAnswerError as error:
             return Answer.failed(error.outcome, f"{self.subject} {error.words(module.name)}")
         if mismatch := _mismatch(module, devices, reply["arrays"]):
@@ -144,7 +152,7 @@ def _mismatch(module: Module, devices: int, rows: Sequence[Sequence[Mapping[str,
     return ""
 
 
-def _value(module: Module, row: Sequence[bytes]) -> Value:
+def _value(module: Module, row: Sequence[bytearray]) -> Value:
     """The result of a device, of which these are the bytes."""
     data = iter(row)
 

@@ -21,6 +21,8 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 MARK = b"hloexec answers\n"
+NEXT = b"\0"
+"""Stands between what is printed for one question and for the next."""
 _PRECISION = "xla_allow_excess_precision"
 _COUNT = "xla_force_host_platform_device_count"
 _MOST_KEPT = 1 << 16
@@ -39,24 +41,25 @@ def write_message(stream: BinaryIO, header: Any, arrays: Sequence[Any] = ()) -> 
     data = json.dumps(header).encode()
     stream.write(MARK + len(data).to_bytes(8, "little") + data)
     for array in arrays:
-        stream.write(array.tobytes())
+        stream.write((array if array.flags.c_contiguous else array.copy()).reshape(-1).view("u1"))
     stream.flush()
 
 
-def read_message(stream: BinaryIO) -> tuple[Header, list[list[bytes]]]:
+def read_message(stream: BinaryIO) -> tuple[Header, list[list[bytearray]]]:
     """A header and, for each device, the bytes of its arrays; EOFError or ValueError, with what it begins with, where
     it is none."""
     mark = _read(stream, len(MARK))
     if mark != MARK:
-        raise ValueError(mark)
+        raise ValueError(bytes(mark))
     header = json.loads(_read(stream, int.from_bytes(_read(stream, 8), "little")))
     return header, [[_read(stream, leaf["bytes"]) for leaf in row] for row in header.get("arrays", ())]
 
 
-def _read(stream: BinaryIO, size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError(data)
+def _read(stream: BinaryIO, size: int) -> bytearray:
+    data = bytearray(size)
+    count = stream.readinto(data)  # type: ignore[attr-defined]
+    if count < size:
+        raise EOFError(bytes(data[:count]))
     return data
 
 
@@ -73,7 +76,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     # What is printed must not get among the answers.
     os.dup2(2, 1)
-    questions: queue.Queue[tuple[Header, list[list[bytes]]]] = queue.Queue()
+    questions: queue.Queue[tuple[Header, list[list[bytearray]]]] = queue.Queue()
     threading.Thread(target=_read_questions, args=(sys.stdin.buffer, questions), daemon=True).start()
     try:
         run = _calling(settings["function"]) if settings["function"] else _compiling(**settings)
@@ -84,6 +87,7 @@ def main() -> None:
     begun = _bytes_now()
     while True:
         header, data = questions.get()
+        os.write(2, NEXT)
         reply: Header = {}
         try:
             _limit(begun, header["memory"])
@@ -158,11 +162,11 @@ def _limit(begun: int, memory: Any) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _arrays(header: Header, data: Sequence[Sequence[bytes]]) -> list[Row]:
+def _arrays(header: Header, data: Sequence[Sequence[bytearray]]) -> list[Row]:
     import numpy as np
 
-    def read(leaf: Header, part: bytes) -> Any:
-        return np.frombuffer(part, _dtype(leaf["type"])).reshape(leaf["shape"]).copy()
+    def read(leaf: Header, part: bytearray) -> Any:
+        return np.frombuffer(part, _dtype(leaf["type"])).reshape(leaf["shape"])
 
     return [[read(*pair) for pair in zip(*row, strict=True)] for row in zip(header["arrays"], data, strict=True)]
 

@@ -9,16 +9,18 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, Timer
+from threading import Lock, Timer
 from typing import IO, Any, BinaryIO, cast
 
+from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.core.wording import first_line, truncated
 from hloexec.tools.counterparts.answers import Outcome
-from hloexec.tools.counterparts.worker import MARK, read_message, write_message
+from hloexec.tools.counterparts.worker import MARK, NEXT, read_message, write_message
 from hloexec.tools.executing.processes import Ended, end_process
 
 _SCRIPT = Path(__file__).with_name("worker.py")
@@ -33,7 +35,7 @@ _NOTICE = re.compile(
 """What XLA says beside what matters: notices, and before a reason the time."""
 _MEMORY = re.compile(r"bad_alloc|MemoryError|RESOURCE_EXHAUSTED|out of memory", re.IGNORECASE)
 
-Reply = tuple[dict[str, Any], list[list[bytes]]]
+Reply = tuple[dict[str, Any], list[list[bytearray]]]
 """A header and, for each device, the bytes of its arrays."""
 
 
@@ -54,6 +56,16 @@ class NoAnswerError(Exception):
         return f"{self} for {name}" if self.outcome is Outcome.TIMED_OUT else f"{_HOW[self.outcome]} {name}: {self}"
 
 
+@define(eq=False)
+class _Question:
+    """A module that a process is asked to run."""
+
+    header: Mapping[str, Any]
+    arrays: Sequence[Array]
+    seconds: float
+    answer: Reply | NoAnswerError | None = None
+
+
 class Worker:
     """A process that runs modules, one after the other."""
 
@@ -68,18 +80,59 @@ class Worker:
         self._command = [python or sys.executable, os.fspath(_SCRIPT), json.dumps(settings)]
         self._process: subprocess.Popen[bytes] | None = None
         self._printed: IO[bytes] | None = None
+        self._late: float | None = None
+        """The seconds that the process has not kept to, for which it was killed."""
         self._lock = Lock()
+        self._pending: deque[_Question] = deque()
 
-    def ask(self, header: Mapping[str, Any], arrays: Sequence[Array], seconds: float) -> Reply:
-        """What the process answers; NoAnswerError if it does not within so many seconds.
+    def begin(self, header: Mapping[str, Any], arrays: Sequence[Array], seconds: float) -> Callable[[], Reply]:
+        """Ask the process, which may be busy with what it was asked before; what is given waits for the answer.
 
-        Then it ends, and so it does with what ends this call.
+        That raises NoAnswerError if there is none within so many seconds. Then the process ends, and a new one is
+        asked what is left; it ends with what else ends the waiting, too.
         """
+        question = _Question(header, arrays, seconds)
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            is_idle = not self._pending
+            self._pending.append(question)
+            if is_idle and self._process is not None and self._process.poll() is not None:
                 self.close()
-                self._start()
-            return self._exchange(header, arrays, seconds)
+            if self._process is None:
+                self._start_again()
+            else:
+                self._write(question)
+        return lambda: self._answer(question)
+
+    def _answer(self, question: _Question) -> Reply:
+        with self._lock:
+            while question.answer is None:
+                if self._process is None:
+                    self._start_again()
+                    continue
+                current = self._pending.popleft()
+                try:
+                    current.answer = self._read(current.seconds)
+                except NoAnswerError as error:
+                    current.answer = error
+                if self._late is not None:
+                    self.close()
+        if isinstance(question.answer, NoAnswerError):
+            raise question.answer
+        return question.answer
+
+    def _start_again(self) -> None:
+        """Start a process, and ask it what is pending."""
+        try:
+            self._start()
+        except NoAnswerError as error:
+            self._drop(error)
+        for question in self._pending:
+            self._write(question)
+
+    def _drop(self, reason: NoAnswerError) -> None:
+        for question in self._pending:
+            question.answer = reason
+        self._pending.clear()
 
     def close(self) -> None:
         """End the process."""
@@ -91,7 +144,7 @@ class Worker:
             self._process = None
 
     def _start(self) -> None:
-        self._printed = tempfile.TemporaryFile("ab+")  # noqa: SIM115
+        self._printed, self._late = tempfile.TemporaryFile("ab+"), None  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
                 self._command,
@@ -101,45 +154,56 @@ class Worker:
                 env=self._environment,
                 start_new_session=True,
             )
-            self._exchange(None, (), _STARTING_SECONDS)
+            self._read(_STARTING_SECONDS)
         except (NoAnswerError, OSError) as error:
             self.close()
             reason = error if isinstance(error, NoAnswerError) else NoAnswerError(Outcome.REFUSED, str(error))
             reason.has_begun = False
             raise reason from None
 
-    def _exchange(self, header: Mapping[str, Any] | None, arrays: Sequence[Array], seconds: float) -> Reply:
-        """Ask, if there is anything to ask, and read what is answered."""
-        process, is_late = self._process, Event()
-        assert process is not None and self._printed is not None
-        if header is not None:
-            self._printed.truncate(0)
+    def _write(self, question: _Question) -> None:
+        assert self._process is not None
+        # Why it has ended, reading its answer says.
+        with self._within(question.seconds), suppress(BrokenPipeError):
+            write_message(cast(BinaryIO, self._process.stdin), question.header, question.arrays)
+
+    def _read(self, seconds: float) -> Reply:
+        """What the process writes next."""
+        process = self._process
+        assert process is not None
+        with self._within(seconds):
+            try:
+                reply, data = read_message(cast(BinaryIO, process.stdout))
+            except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
+                raise self._ended(process, error) from error
+        if "outcome" in reply:
+            raise NoAnswerError(Outcome(reply["outcome"]), _shortened(reply["reason"]))
+        return reply, data
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """Kill the process if what is done takes longer, and end it with what ends that."""
+        process = self._process
+        assert process is not None
 
         def stop() -> None:
-            is_late.set()
+            self._late = seconds
             process.kill()
 
         timer = Timer(seconds, stop)
         timer.start()
         try:
-            if header is not None:
-                with suppress(BrokenPipeError):
-                    write_message(cast(BinaryIO, process.stdin), header, arrays)
-            reply, data = read_message(cast(BinaryIO, process.stdout))
-        except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
-            raise self._ended(process, error, seconds if is_late.is_set() else None) from error
+            yield
+        except NoAnswerError:
+            raise
         except BaseException:
             self.close()
+            self._drop(NoAnswerError(Outcome.CRASHED, "it was interrupted"))
             raise
         finally:
             timer.cancel()
-            if is_late.is_set():
-                self.close()
-        if "outcome" in reply:
-            raise NoAnswerError(Outcome(reply["outcome"]), _shortened(reply["reason"]))
-        return reply, data
 
-    def _ended(self, process: subprocess.Popen[bytes], error: Exception, late: float | None) -> NoAnswerError:
+    def _ended(self, process: subprocess.Popen[bytes], error: Exception) -> NoAnswerError:
         """How a process has failed to answer, after ending it."""
         assert self._printed is not None
         with suppress(subprocess.TimeoutExpired):
@@ -148,10 +212,10 @@ class Worker:
         process.kill()
         process.wait()
         self._printed.seek(0)
-        printed = self._printed.read().decode("utf-8", "replace")
+        printed = self._printed.read().rpartition(NEXT)[2].decode("utf-8", "replace")
         self.close()
-        if late is not None:
-            return NoAnswerError(Outcome.TIMED_OUT, f"takes more than {late:g} s")
+        if self._late is not None:
+            return NoAnswerError(Outcome.TIMED_OUT, f"takes more than {self._late:g} s")
         data = error.args[0] if error.args else b""
         if not isinstance(data, bytes) or not MARK.startswith(data):
             begin = data.decode("utf-8", "replace") if isinstance(data, bytes) else str(error)

@@ -134,4 +134,6 @@ def end_process(process: subprocess.Popen[Any]) -> None:
         process.kill()
     process.wait()
     if process.stdin is not None:
-        process.stdin.close()
+        # What it has not read is lost.
+        with suppress(OSError):
+            process.stdin.close()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,19 @@ import attrs
 
 from hloexec.analysis.numerics.comparing import compare
 from hloexec.analysis.numerics.comparison import OutputDifference, Verdict
+from hloexec.analysis.numerics.measuring import agreement, same_bits
+from hloexec.analysis.numerics.tolerances import Tolerance
 from hloexec.core.ir import Module
 from hloexec.core.ir.editing import take_name
 from hloexec.core.structs import define
-from hloexec.core.values import Value, arrays_of
+from hloexec.core.values import arrays_of
 from hloexec.engine.devices.topology import ONE_DEVICE
 from hloexec.engine.exec.running import run, run_with
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, unwarned
 from hloexec.language import literals
-from hloexec.tools.counterparts.answers import Counterpart, Outcome
+from hloexec.tools.counterparts.answers import Answer, Counterpart, Outcome
+from hloexec.tools.counterparts.elsewhere import Elsewhere
 from hloexec.tools.diffing.bounds import Bounds, InstructionChains, PathBounds
 from hloexec.tools.diffing.matching import agrees, says_much
 from hloexec.tools.diffing.replaying.evaluation import Evaluator
@@ -50,37 +54,68 @@ class Judge:
     options: Options
     output: Path | None
     """The folder of what differs."""
-    _known: dict[tuple[str, str], IsolatedUnit] = attrs.field(factory=dict)
+    _known: dict[tuple[str, ...], IsolatedUnit | None] = attrs.field(factory=dict)
+    """What came of units, by their text and digests of their operands; None where that is still awaited."""
+    _tolerances: dict[str, list[Tolerance]] = attrs.field(factory=dict)
+    """What follows for the arrays that units give from their roundings alone, by the units' text."""
     _folders: set[str] = attrs.field(factory=set)
 
-    def judge(self, unit: Unit, run: Extraction, blank: IsolatedUnit) -> IsolatedUnit:
-        """What comes of a unit in a run, of which the place is known."""
+    def begin(
+        self, unit: Unit, run: Extraction, digests: tuple[str, ...], blank: IsolatedUnit
+    ) -> Callable[[], IsolatedUnit]:
+        """Have a unit run, of which the place is known; what is given judges it, in the order in which units ran."""
         if unit.reason:
-            return attrs.evolve(blank, outcome="not isolated", reason=unit.reason)
-        key = unit.text, _digest(run.inputs[0])
-        earlier = self._known.get(key)
-        if earlier is not None:
-            told = {name: getattr(earlier, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
-            return attrs.evolve(blank, same_as=earlier.name, **told)
+            return lambda: attrs.evolve(blank, outcome="not isolated", reason=unit.reason)
+        key = unit.text, *digests
+        if key in self._known:
+            return lambda: self._judged_before(key, blank)
+        self._known[key] = None
+        other = self.counterpart
+        # Others run in this process, where nothing is gained by asking early.
+        ask: Any = other.begin if isinstance(other, Elsewhere) else partial(partial, other.run)
+        answer = ask(unit.module, run.inputs, **self.options)
+        return lambda: self._judge(key, unit.module, run, answer, blank)
+
+    def _judged_before(self, key: tuple[str, ...], blank: IsolatedUnit) -> IsolatedUnit:
+        earlier = self._known[key]
+        assert earlier is not None
+        told = {name: getattr(earlier, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
+        return attrs.evolve(blank, same_as=earlier.name, **told)
+
+    def _judge(
+        self, key: tuple[str, ...], module: Module, run: Extraction, wait: Callable[[], Answer], blank: IsolatedUnit
+    ) -> IsolatedUnit:
         with unwarned():
             try:
-                self._known[key] = self._judged(unit.module, run, blank)
+                unit = self._judged(key[0], module, run, wait(), blank)
             except HloError as error:
-                self._known[key] = attrs.evolve(blank, reason=str(error))
-        return self._known[key]
+                unit = attrs.evolve(blank, reason=str(error))
+        self._known[key] = unit
+        return unit
 
-    def _judged(self, module: Module, run: Extraction, blank: IsolatedUnit) -> IsolatedUnit:
-        answer = self.counterpart.run(module, run.inputs, **self.options)
+    def _judged(self, text: str, module: Module, run: Extraction, answer: Answer, blank: IsolatedUnit) -> IsolatedUnit:
         if answer.error is not None:
             result = attrs.evolve(blank, outcome=answer.outcome.value, reason=answer.reason)
             return result if answer.outcome is Outcome.REFUSED else self._kept(result, run, None)
         theirs: Any = answer.result
-        options: dict[str, Any] = {"module": module, "numerics": self.options.numerics, **answer.comparing}
-        comparison = compare(theirs, run.expected[0], **options)
-        if comparison.verdict is Verdict.EQUAL:
+        pairs = list(zip_longest(*map(arrays_of, ((theirs,), (run.expected[0],)))))
+        is_alike = all(getattr(other, "dtype", None) == own.dtype and other.shape == own.shape for other, own in pairs)
+        if is_alike and all(same_bits(*pair).all() for pair in pairs):
             return attrs.evolve(blank, outcome="equal")
-        is_tight = comparison.agrees and all(leaf.tolerance.rtol <= _TIGHT for leaf in comparison.leaves)
-        if is_tight or self._is_within_bounds(module, run, theirs):
+        options: dict[str, Any] = {"module": module, "numerics": self.options.numerics, **answer.comparing}
+        if text not in self._tolerances:
+            comparison = compare(theirs, run.expected[0], **options)
+            self._tolerances[text] = [leaf.tolerance for leaf in comparison.leaves]
+            if comparison.verdict is Verdict.EQUAL:
+                return attrs.evolve(blank, outcome="equal")
+        tolerances = self._tolerances[text]
+        is_tight = is_alike and all(tolerance.rtol <= _TIGHT for tolerance in tolerances)
+        if is_tight and all(
+            agreement(other, own, tolerance, None).all()
+            for (other, own), tolerance in zip(pairs, tolerances, strict=True)
+        ):
+            return attrs.evolve(blank, outcome="rounding only")
+        if self._is_within_bounds(module, run, theirs):
             return attrs.evolve(blank, outcome="rounding only")
         comparison = compare(theirs, run.expected[0], inputs=run.inputs, **options)
         if comparison.agrees:
@@ -94,14 +129,15 @@ class Judge:
         return self._kept(attrs.evolve(blank, outcome=outcome, outputs=outputs, explained=policy), run, theirs)
 
     def _is_within_bounds(self, module: Module, unit_run: Extraction, theirs: Any) -> bool:
-        """Whether all elements are as near as their operands say that rounding leaves them, by what `diff` allows."""
+        """Whether all elements are as near as their operands say that rounding leaves them: either side off by the
+        bounds of `diff` at most."""
         # What runs once is sooner done than planned.
         recorder, options = GraphRecorder(module), attrs.evolve(self.options, timeout=None, planner=False)
         with suppress(HloError):
             graph = recorder.finish(run_with(module, unit_run.inputs, options, [recorder]))
             evaluator, chains = Evaluator(module, ONE_DEVICE, options), InstructionChains(module, options.numerics)
             bounds = PathBounds(graph, Bounds(graph, evaluator, chains))
-            pairs = [(node, bounds.of(node, ())) for node in graph.outputs[0]]
+            pairs = [(node, 2 * bounds.of(node, ())) for node in graph.outputs[0]]
             return all(
                 agrees(array, node.value, allowed) and says_much(allowed, node.value)
                 for array, (node, allowed) in zip(arrays_of((theirs,)), pairs, strict=True)
@@ -131,11 +167,3 @@ class Judge:
         words += ["--numerics", self.options.numerics.name] if self.options.numerics.name != "reference" else []
         (folder / "command.txt").write_text(shlex.join(words) + "\n", encoding="utf-8")
         return attrs.evolve(unit, folder=os.fspath(folder))
-
-
-def _digest(operands: Sequence[Value]) -> str:
-    """The same for equal operands."""
-    digest = hashlib.blake2b()
-    for array in arrays_of(tuple(operands)):
-        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return digest.hexdigest()

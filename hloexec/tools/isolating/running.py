@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Unpack
 
@@ -23,7 +25,8 @@ from hloexec.core.arguments import (
 )
 from hloexec.core.files import require_new_folder
 from hloexec.core.ir import Module
-from hloexec.core.values import Inputs, Value
+from hloexec.core.structs import define
+from hloexec.core.values import Inputs, Value, arrays_of
 from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.observers import Event, Observer, Stages
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
@@ -41,14 +44,38 @@ _SECONDS = 120.0
 """What a unit may take on the counterpart where the options have no limit."""
 
 
+_AHEAD = 4
+"""So many units may be waiting for the counterpart, which runs them while others are judged."""
+
+
+@define(eq=False, slots=False)
+class _Held:
+    """A value that units are given."""
+
+    value: Value
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for equal values."""
+        digest = hashlib.blake2b()
+        for array in arrays_of((self.value,)):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
 class _Collector:
     """Sees the run, and has each unit judged when its first execution ends, and that in the iteration that is meant.
 
     It holds what units are given that are left: of each instruction the last value on each device.
     """
 
-    def __init__(self, units: Sequence[Unit], judge: Judge, iteration: int | None, count: int, stages: Stages) -> None:
+    def __init__(
+        self, units: Sequence[Unit], judge: Judge, iteration: int | None, count: int, stages: Stages, ahead: int
+    ) -> None:
         self._judge = judge
+        self._ahead = ahead
+        self._awaited: deque[Callable[[], IsolatedUnit]] = deque()
         self._iteration = iteration
         self._stages = stages
         self._units = {unit.key: unit for unit in units}
@@ -56,14 +83,14 @@ class _Collector:
         self.left = {key: {(time, device) for time in times for device in range(count)} for key in self._units}
         """Of each unit, the executions that are to be judged: the first, or that in an iteration, on each device."""
         self._uses = Counter((unit.computation.name, name) for unit in units for name in unit.boundary)
-        self._held: dict[tuple[str, str], dict[int, Value]] = {}
+        self._held: dict[tuple[str, str], dict[int, _Held]] = {}
         self.results: list[IsolatedUnit] = []
 
     def on_instruction(self, event: Event) -> None:
         """Called by the run."""
         key = event.computation.name, event.instruction.name
         if self._uses[key] > 0:
-            self._held.setdefault(key, {}).update(dict.fromkeys(event.devices, event.value))
+            self._held.setdefault(key, {}).update(dict.fromkeys(event.devices, _Held(event.value)))
         left = self.left.get(key)
         if left is None:
             return
@@ -79,11 +106,19 @@ class _Collector:
 
     def _meet(self, unit: Unit, event: Event, devices: tuple[int, ...]) -> None:
         operands = [self._held[unit.computation.name, name][devices[0]] for name in unit.boundary]
-        run = Extraction(unit.named, [operands], [event.value], event.name, event.iteration, {})
+        inputs = [operand.value for operand in operands]
+        run = Extraction(unit.named, [inputs], [event.value], event.name, event.iteration, {})
         source = tuple(map(str, source_lines(unit.named, unit.instruction)))
         place = (event.name, *unit.key, hlo_line(unit.instruction), source, devices, event.iteration)
-        self.results.append(self._judge.judge(unit, run, IsolatedUnit(*place, "refused", text=unit.text)))
-        self._stages.tick()
+        digests = tuple(operand.digest for operand in operands)
+        self._awaited.append(self._judge.begin(unit, run, digests, IsolatedUnit(*place, "refused", text=unit.text)))
+        self.finish(self._ahead)
+
+    def finish(self, ahead: int = 0) -> None:
+        """Have units judged until so many are left waiting."""
+        while len(self._awaited) > ahead:
+            self.results.append(self._awaited.popleft()())
+            self._stages.tick()
 
     def _release(self, unit: Unit) -> None:
         """Drop what only this unit was still to be given."""
@@ -145,7 +180,9 @@ def isolate(
     limits = attrs.evolve(resolved.of_parts, timeout=resolved.timeout or _SECONDS)
     judge = Judge(other, limits, None if output is None else Path(output))
     count = topology_of(module, resolved.replicas, resolved.partitions).count
-    collector = _Collector(units, judge, iteration, count, stages)
+    # What waits takes memory.
+    ahead = _AHEAD if resolved.memory_limit is None else 0
+    collector = _Collector(units, judge, iteration, count, stages, ahead)
     if inputs is None:
         inputs = [random_inputs(module, resolved.seed, computation=resolved.computation)]
     is_complete = False
@@ -155,6 +192,7 @@ def isolate(
             is_planned = resolved.planner and any(calls_in(module, CallKind.BODY))
             once = attrs.evolve(resolved, timeout=None, planner=is_planned)
             run_with(module, inputs, once, [collector, *watchers])
+        collector.finish()
         is_complete = True
     results = tuple(sorted(collector.results, key=severity))
     met = {(result.computation, result.instruction) for result in results}
