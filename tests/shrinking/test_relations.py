@@ -292,6 +292,51 @@ def test_a_bitcast_that_leaves_out_padding_or_flattens_tiles_shrinks(
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize(
+    ("line", "before", "dims", "after"),
+    [
+        ("s8[65536]{0:T(1024)(128)(4,1)} bitcast(a)", "bf16[2,30,512]{2,1,0:T(8,128)(2,1)}", {30: 6}, (2, 6, 512)),
+        ("s8[49152]{0:T(1024)(128)(4,1)} bitcast(a)", "f32[4,24,8]{2,1,0:T(8,128)}", {4: 2, 24: 8}, (2, 8, 8)),
+        ("f32[2,40,4]{2,1,0:T(8,128)} bitcast(a)", "f32[1,2,96,40]{2,3,1,0:T(8,128)}", {96: 8}, (1, 2, 8, 40)),
+        ("bf16[1,3072]{1,0:T(2,128)(2,1)} bitcast(a)", "bf16[1,24,128]{2,0,1:T(2,128)(2,1)}", {24: 3}, (1, 3, 128)),
+    ],
+)
+def test_a_bitcast_keeps_elements_beside_the_padding_of_tiles(
+    line: str, before: str, dims: dict[int, int], after: tuple[int, ...]
+) -> None:
+    module = hloexec.parse(f"HloModule m\nENTRY main {{\n  a = {before} parameter(0)\n  ROOT r = {line}\n}}\n")
+    small = hloexec.shrink(module, dims=dims).module
+    assert_valid(small)
+    assert sizes_of(small)["a"] == [after]
+    (a,) = hloexec.random_inputs(small)
+    result = hloexec.run(small, a)
+    if result.dtype == np.int8:
+        # Whatever order they lie in, the bytes are those of the elements, and zeros.
+        padding = result.size - a.nbytes
+        assert padding > 0
+        bits = np.concatenate([a.reshape(-1).view(np.int8), np.zeros(padding, np.int8)])
+        np.testing.assert_array_equal(np.sort(result), np.sort(bits))
+    else:
+        rows = a[0].transpose(0, 2, 1)[..., :4] if a.ndim == 4 else a.reshape(1, -1)
+        np.testing.assert_array_equal(result, rows)
+
+
+def test_a_size_that_is_padded_before_it_is_split_shrinks_with_one_of_its_factors() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[96,5] parameter(0)
+  zero = f32[] constant(0)
+  padded = f32[104,5] pad(a, zero), padding=2_6x0_0
+  split = f32[8,13,5] reshape(padded)
+  b = f32[8,13,5] parameter(1)
+  ROOT sum = f32[8,13,5] add(split, b)
+}
+""")
+    small = hloexec.shrink(module, dims={96: 24}).module
+    assert_valid(small)
+    assert sizes_of(small)["a"] == [(24, 5)] and sizes_of(small)["b"] == [(8, 4, 5)]
+
+
 def test_windows_that_reduce_in_several_rounds_shrink_with_what_they_reduce() -> None:
     module = hloexec.parse("""HloModule m
 add {

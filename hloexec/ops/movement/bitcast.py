@@ -7,7 +7,7 @@ u)` is stored as `[⌈m/t⌉, ⌈n/u⌉, t, u]`. Source: XLA, "Shapes and layout
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import chain
 from math import prod
@@ -64,6 +64,7 @@ class Bitcast:
                 _keep_lanes(use, ours, theirs)
                 relate_bytes(use, ours, theirs)
         elif _drops_padding(source.array, result.array):
+            ours, theirs = ([value.axes[axis] for axis in _stored_axes(value.array)] for value in (source, result))
             _relate_padding(use, ours[-1], theirs[-1])
             for whole, part_ in zip(ours, theirs, strict=True):
                 relate_part(use, whole, part_, 0)
@@ -130,20 +131,27 @@ def _keep_lanes(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> No
 
 
 def _relate_padded_bytes(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """The same bytes as whole tiles, but for dimensions of size 1, whose padding stays; False for any others."""
+    """The same bytes with the padding of tiles, which stays; False where there is none."""
     source, result = use.operands[0].array, use.result.array
     bits = [prod(shape.dimensions) * shape.element_type.bits for shape in (source, result)]
     if bits[0] == bits[1] or not have_equal_sizes(source, result):
         return False
-    sides = []
-    for axes, tiles in ((ours, _tiles(source)), (theirs, _tiles(result))):
-        tile = tiles[0] if tiles else ()
-        first = len(axes) - len(tile)
-        tiled = [(axis, size) for axis, size in zip(axes[first:], tile, strict=False) if use.size(axis) > 1]
-        sides.append(([*axes[:first], *(axis for axis, _ in tiled)], tuple(size for _, size in tiled), first >= 0))
-    if not all(is_known and _has_tiles(use, axes, tile, 0, is_whole=True) for axes, tile, is_known in sides):
+    sides = [(axes, _tiles(shape)[0] if _tiles(shape) else ()) for axes, shape in ((ours, source), (theirs, result))]
+    if not all(len(axes) >= len(tile) for axes, tile in sides):
         return False
-    use.product(*(_physical(use, axes, tile, 0) for axes, tile, _ in sides))
+    products = []
+    for axes, tile in sides:
+        first, lanes = len(axes) - len(tile), use.relations.lanes_of_tiles()
+        tiled = list(zip(axes[first:], tile, strict=True))
+        larger = [(axis, size) for axis, size in tiled if use.size(axis) > size or use.size(axis) == size > 1]
+        whole = [*axes[:first], *(axis for axis, _ in larger)]
+        products.append(_physical(use, whole, tuple(size for _, size in larger), 0))
+        for axis, size in tiled:
+            if use.size(axis) < size and size % LANES == 0:
+                # Rows of one tile, or less.
+                use.at_least(lanes, use.size(axis))
+                products[-1].append(lanes)
+    use.product(*products)
     return True
 
 
@@ -182,6 +190,7 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
             break
         alike += 1
     is_whole = prod(map(use.size, ours)) == prod(map(use.size, theirs))
+    padded = _alike_in_tiles(use, ours, theirs) if left == right else []
     if is_whole and alike and all(_keeps_rows(use, axes, tile, alike) for axes, tile in sides):
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
         relate_reshape(use, ours[: len(ours) - alike], theirs[: len(theirs) - alike])
@@ -194,10 +203,12 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
         have_equal_sizes(use.operands[0].array, use.result.array)
         and left[1:] == right[1:]
         and (left == right or len(left) < 2)
-        and all(_has_tiles(use, axes, tile, alike, is_whole=is_whole) for axes, tile in sides)
+        and all(_has_tiles(use, axes, tile, alike, padded, is_whole=is_whole) for axes, tile in sides)
     ):
         use.same(ours[len(ours) - alike :], theirs[len(theirs) - alike :])
-        first, second = (_physical(use, axes, tile, alike) for axes, tile in sides)
+        for number in padded:
+            use.same([ours[number]], [theirs[number]])
+        first, second = (_physical(use, axes, tile, alike, padded) for axes, tile in sides)
         relate_reshape(use, first, second)
     elif is_whole and all(_has_padded_rows(use, axes, tile) for axes, tile in sides) and _are_same_rows(use, sides):
         use.same(ours[-1:], theirs[-1:])
@@ -217,15 +228,22 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
 
 def _drops_padding(source: ArrayShape, result: ArrayShape) -> bool:
     """Whether the result is the first elements of the operand in some dimensions, and the others become padding."""
-    order, tiles = _major_to_minor(source), _tiles(source)
-    if not tiles or tiles != _tiles(result) or order != _major_to_minor(result) or source.rank != result.rank:
-        return False
-    sizes = [tuple(shape.dimensions[axis] for axis in order) for shape in (source, result)]
+    tiles = _tiles(source)
+    sizes = [tuple(shape.dimensions[axis] for axis in _stored_axes(shape)) for shape in (source, result)]
     return (
-        sizes[0] != sizes[1]
+        tiles == _tiles(result) != ()
+        and sizes[0] != sizes[1]
+        and len(sizes[0]) == len(sizes[1])
         and all(part_ <= whole for whole, part_ in zip(*sizes, strict=True))
         and _tiling(sizes[0], tiles).sizes == _tiling(sizes[1], tiles).sizes
     )
+
+
+def _stored_axes(shape: ArrayShape) -> list[int]:
+    """The dimensions from major to minor, without those of size 1 before the tiled ones."""
+    order, tiles = _major_to_minor(shape), _tiles(shape)
+    first = len(order) - (len(tiles[0]) if tiles else 0)
+    return [axis for number, axis in enumerate(order) if number >= first or shape.dimensions[axis] != 1]
 
 
 def _keeps_rows(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> bool:
@@ -261,20 +279,35 @@ def _are_same_rows(use: Relating, sides: Sequence[tuple[list[int], Dimensions]])
     return left[-1] == right[-1] and use.size(ours[-1]) == use.size(theirs[-1])
 
 
-def _has_tiles(use: Relating, axes: list[int], tile: Dimensions, alike: int, *, is_whole: bool) -> bool:
-    """Whether tiled dimensions are whole tiles, or those that are not are larger than one, padded on this side only."""
-    tiled = zip(axes[len(axes) - len(tile) : len(axes) - alike], tile[: len(tile) - alike], strict=False)
+def _alike_in_tiles(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> list[int]:
+    """Which tiled dimensions, counted from the end, are as large on both sides, and smaller than their tile."""
+    tile = _tiles(use.result.array)[0] if _tiles(use.result.array) else ()
+    numbers = range(-min(len(tile), len(ours), len(theirs)), 0)
+    return [number for number in numbers if use.size(ours[number]) == use.size(theirs[number]) < tile[number]]
+
+
+def _has_tiles(
+    use: Relating, axes: list[int], tile: Dimensions, alike: int, padded: Sequence[int], *, is_whole: bool
+) -> bool:
+    """Whether tiled dimensions are whole tiles, or those that are not are larger than one, padded on this side only, or
+    padded alike on both."""
     return len(axes) >= len(tile) and all(
-        size > 0 and (use.size(axis) % size == 0 or (not is_whole and use.size(axis) > size)) for axis, size in tiled
+        size > 0
+        and (use.size(axes[number]) % size == 0 or number in padded or (not is_whole and use.size(axes[number]) > size))
+        for number, size in zip(range(-len(tile), -alike), tile, strict=False)
     )
 
 
-def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int) -> list[int]:
-    """Dimensions as they lie in memory, but for the last ones: those before the tiled ones, numbers of tiles, tiles."""
+def _physical(use: Relating, axes: list[int], tile: Dimensions, alike: int, padded: Collection[int] = ()) -> list[int]:
+    """Dimensions as they lie in memory, but for the last ones: those before the tiled ones, numbers of tiles, tiles.
+
+    Tiles that are padded alike stay as they are.
+    """
     before, after = len(axes) - len(tile), len(axes) - alike
-    blocks = use.relations.new(tile[: after - before])
+    tiled = [number for number in range(before, after) if number - len(axes) not in padded]
+    blocks = use.relations.new(tuple(tile[number - before] for number in tiled))
     counts = []
-    for axis, block in zip(axes[before:after], blocks, strict=True):
+    for axis, block in zip((axes[number] for number in tiled), blocks, strict=True):
         (count,) = use.relations.new((-(-use.size(axis) // use.size(block)),))
         _keep_tile(use, block)
         if use.size(axis) % use.size(block):

@@ -213,22 +213,36 @@ class _Part:
 
     def _make_linear(self, number: int, root: int, side: Axes, other: Axes) -> None:
         whole, product = self.whole, self.products.pop(number)
-        if len(other) > 1 or not other:
-            is_equal = prod(map(whole.size, side)) == prod(map(whole.size, other))
-            free = next((parts for parts in (other, side) if is_equal and self._are_free(parts)), None)
-            if free is None:
-                self.products[number] = product
-                whole.keep([root], "sizes do not shrink in proportion", product.where)
-            else:
-                whole.divided.update(_divided_by(free, side if free is other else other))
+        is_equal = prod(map(whole.size, side)) == prod(map(whole.size, other))
+        free = next((parts for parts in (other, side) if is_equal and self._are_free(parts)), None)
+        if len(other) != 1 and free is not None:
+            whole.divided.update(_divided_by(free, side if free is other else other))
             return
-        rest = list(side)
-        rest.remove(root)
-        whole.keep(rest, "it is multiplied with a size that does not shrink in proportion", product.where)
-        terms = ((other[0], 1), (root, -prod(map(whole.size, rest))))
+        partner = self._partner(root, side, other)
+        if partner is None:
+            self.products[number] = product
+            whole.keep([root], "sizes do not shrink in proportion", product.where)
+            return
+        rests = [list(side), list(other)]
+        for rest, changing in zip(rests, (root, partner), strict=True):
+            rest.remove(changing)
+            whole.keep(rest, "it is multiplied with a size that does not shrink in proportion", product.where)
+        terms = ((partner, prod(map(whole.size, rests[1]))), (root, -prod(map(whole.size, rests[0]))))
         constant = sum(count * whole.size(axis) for axis, count in terms)
         equation = self.equations[len(whole.equations)] = Equation(terms, constant, product.where)
         whole.equations.append(equation)
+
+    def _partner(self, root: int, side: Axes, other: Axes) -> int | None:
+        """The size on the other side of a product that follows one with an offset, where both may change while all
+        others stay; None where there is none, or those that stay are more than what could."""
+        size = self.whole.size
+        before, after = prod(map(size, side)) // max(1, size(root)), prod(map(size, other))
+        for partner in sorted({*other}, key=size, reverse=True):
+            rest = after // max(1, size(partner))
+            follows = rest and not self.offsets[root] * before % rest and partner not in self.whole.kept
+            if follows and before * rest <= size(root):
+                return partner
+        return None
 
     def _are_free(self, roots: Axes) -> bool:
         """Whether nothing is known of several roots but what they were multiplied with."""
