@@ -209,7 +209,7 @@ def _tie_reassembled(relations: Relations) -> list[int]:
 
 def _taken_apart(relations: Relations, slices: Sequence[Slice]) -> list[Joined]:
     """What slices, and operands that are padded, make of a dimension that they cover, as if it were put together of
-    them; nothing where they leave a gap, or are all shares."""
+    them; nothing where they leave a gap, or are all shares, or about that."""
     parts_by_place = {(start, start + relations.sizes[part]): (use, whole, part) for use, whole, part, start in slices}
     stop, parts = 0, []
     for start, end in sorted(parts_by_place):
@@ -217,7 +217,7 @@ def _taken_apart(relations: Relations, slices: Sequence[Slice]) -> list[Joined]:
             stop = end
             parts.append(parts_by_place[start, end])
     full = relations.sizes[parts[0][1]] if parts else 0
-    if stop < full or _are_shares([relations.sizes[part] for _, _, part in parts]):
+    if stop < full or _are_shares([relations.sizes[part] for _, _, part in parts], "about a share"):
         return []
     use, whole, _ = parts[0]
     return [(use, whole, tuple(part for _, _, part in parts))]
@@ -246,11 +246,11 @@ def _tie_taken_apart(relations: Relations) -> None:
                 relations.tie(whole, root)
 
 
-def _are_shares(lengths: Sequence[int]) -> bool:
-    """Whether parts of these sizes, side by side, are shares of the whole, or all of it."""
+def _are_shares(lengths: Sequence[int], *others: str) -> bool:
+    """Whether parts of these sizes, side by side, are shares of the whole, or all of it, or of other kinds."""
     starts = accumulate(lengths, initial=0)
     kinds = {_kind_of_part(sum(lengths), start, size) for start, size in zip(starts, lengths, strict=False)}
-    return kinds <= {"whole", "share"}
+    return kinds <= {"whole", "share", *others}
 
 
 def _relate_layout(relations: Relations, sums: Sequence[Joined], slices: Sequence[Slice]) -> bool:
