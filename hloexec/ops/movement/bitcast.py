@@ -210,12 +210,12 @@ def _relate_tiled(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> 
             use.same([ours[number]], [theirs[number]])
         first, second = (_physical(use, axes, tile, alike, padded) for axes, tile in sides)
         relate_reshape(use, first, second)
-    elif is_whole and all(_has_padded_rows(use, axes, tile) for axes, tile in sides) and _are_same_rows(use, sides):
-        use.same(ours[-1:], theirs[-1:])
+    elif all(_has_padded_rows(use, axes, tile) for axes, tile in sides) and _are_same_rows(use, sides):
         if use.size(ours[-1]) % LANES:
             use.at_least(use.relations.lanes_of_tiles(), use.size(ours[-1]))
         else:
             _keep_tile(use, ours[-1])
+        relate_part(use, ours[-1], theirs[-1], 0)
         first, second = (_physical(use, axes, tile, 1) for axes, tile in sides)
         relate_reshape(use, first, second)
     elif is_whole and min(len(ours), len(theirs)) == 1:
@@ -275,8 +275,10 @@ def _has_padded_rows(use: Relating, axes: list[int], tile: Dimensions) -> bool:
 
 
 def _are_same_rows(use: Relating, sides: Sequence[tuple[list[int], Dimensions]]) -> bool:
+    """Whether there are as many rows on both sides, in tiles as long; what the result leaves out of them is padding."""
     (ours, left), (theirs, right) = sides
-    return left[-1] == right[-1] and use.size(ours[-1]) == use.size(theirs[-1])
+    counts = [prod(map(use.size, axes[:-1])) for axes in (ours, theirs)]
+    return left[-1] == right[-1] and counts[0] == counts[1] and use.size(ours[-1]) >= use.size(theirs[-1])
 
 
 def _alike_in_tiles(use: Relating, ours: Sequence[int], theirs: Sequence[int]) -> list[int]:

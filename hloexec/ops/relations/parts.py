@@ -21,7 +21,7 @@ import attrs
 from hloexec.core.ir import Window, WindowDimension
 from hloexec.core.values import Dimensions
 from hloexec.ops.common import require
-from hloexec.ops.relations.rules import Axes, Joined, Relating, Relations, Resizing, Slice
+from hloexec.ops.relations.rules import Axes, Joined, Relating, Relations, Resizing, Slice, UnionFind
 
 
 def matching_groups(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -102,11 +102,38 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
     common = gcd(whole, start, size)
     if common > 1 and whole <= _MOST_SHARES * common and size > 1:
         return "share"
-    if _is_trimmed(whole, size):
+    if _is_trimmed(whole, size, is_fraction=common > 1):
         return "trim"
     if size <= 1 or 4 * size <= whole:
         return "piece"
     return "about a share" if start in (0, whole - size) and _about_times(whole, size) else "unclear"
+
+
+def _kind_of_slice(relations: Relations, whole: int, start: int, size: int) -> str:
+    """The same where it is known which sizes differ by padding and windows: what seems a share may be trimmed."""
+    kind, apart = _kind_of_part(whole, start, size), relations.apart
+    is_trimmed = kind == "share" and 4 * (whole - size) <= whole and whole in apart
+    return "trim" if is_trimmed and apart[whole] == apart.get(size) else kind
+
+
+def _sizes_apart(relations: Relations) -> dict[int, int]:
+    """Sizes that differ by numbers of elements that stay, with one number for those that do from one another."""
+    pairs = [
+        [relations.sizes[dimension] for dimension, _ in equation.terms]
+        for equation in relations.equations
+        if equation.constant and sorted(count for _, count in equation.terms) == [-1, 1]
+    ]
+    for _, whole, part, start in relations.slices:
+        sizes = relations.sizes[whole], relations.sizes[part]
+        if _kind_of_part(sizes[0], start, sizes[1]) == "trim":
+            pairs.append([*sizes])
+    numbers = {size: number for number, size in enumerate(sorted({size for pair in pairs for size in pair}))}
+    tied = UnionFind()
+    tied.extend(len(numbers))
+    for first, second in pairs:
+        if min(first, second) >= _LEAST_TRIMMED:
+            tied.tie(numbers[first], numbers[second])
+    return {size: tied.root(number) for size, number in numbers.items()}
 
 
 def _about_times(whole: int, size: int) -> int | None:
@@ -115,9 +142,11 @@ def _about_times(whole: int, size: int) -> int | None:
     return times if size >= _LEAST_TRIMMED and abs(whole - times * size) in (1, times) else None
 
 
-def _is_trimmed(whole: int, size: int) -> bool:
+def _is_trimmed(whole: int, size: int, is_fraction: bool = True) -> bool:
+    """Of few elements, a part may be a fraction of the whole."""
     left_out = whole - size
-    return 4 * left_out <= whole and (whole > _MOST_SHARES or (left_out == 1 and whole >= _LEAST_TRIMMED))
+    is_clear = whole > _MOST_SHARES or (whole >= _LEAST_TRIMMED and (left_out == 1 or not is_fraction))
+    return is_clear and 4 * left_out <= whole
 
 
 def _is_at_end(whole: int, start: int, size: int) -> bool:
@@ -128,7 +157,7 @@ def _is_at_end(whole: int, start: int, size: int) -> bool:
 def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
     """A dimension is part of another, from `start` on; that of a device is a share, however many there are."""
     full, size = use.size(whole), use.size(part)
-    kind = _kind_of_part(full, start, size)
+    kind = _kind_of_slice(use.relations, full, start, size)
     is_of_device = size > 1 and full % size == start % size == 0 and full // size in use.relations.device_counts
     if kind == "whole":
         use.same([whole], [part])
@@ -155,6 +184,7 @@ def relate_slice(use: Relating, whole: int, part: int, start: int) -> None:
 def relate_slices(relations: Relations) -> None:
     """Slices that lie side by side and make up a dimension are shares of it, where one alone would be unclear; of
     what is put together of arrays, those that begin and end where these do are the arrays, whatever their sizes."""
+    relations.apart = _sizes_apart(relations)
     whole_again = _tie_reassembled(relations)
     _tie_taken_apart(relations)
     slices_by_root, sums_by_root = _slices_by_root(relations), defaultdict(list)
@@ -285,7 +315,7 @@ def _relate_stretches(relations: Relations, slices: Sequence[Slice]) -> None:
     unclear, stretches = [], set()
     for use, whole, part, start in slices:
         size = relations.sizes[part]
-        kind = _kind_of_part(full, start, size)
+        kind = _kind_of_slice(relations, full, start, size)
         if kind in ("unclear", "piece") and gcd(full, start, size) > 1:
             stretches.add((start, start + size, kind))
             unclear.append((use, whole, part, start))
@@ -317,7 +347,7 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
     if size < whole and new_size * whole == size * new_whole and start * new_whole % whole == 0:
         return start * new_whole // whole
     kind = _kind_of_part(whole, start, size)
-    if kind == "share":
+    if kind == "share" and new_size * whole == size * new_whole:
         return start * new_whole // whole
     if kind == "about a share":
         return new_whole - new_size if start else 0

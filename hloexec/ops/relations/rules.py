@@ -405,6 +405,8 @@ class Relations:
     tiled: dict[int, int] = attrs.field(factory=dict)
     """By the dimension of the places of windows that lie side by side, that which they divide."""
     slices: list[Slice] = attrs.field(factory=list)
+    apart: dict[int, int] = attrs.field(factory=dict)
+    """Sizes that differ by numbers of elements that stay, with one number for those that do from one another."""
     joined: list[Joined] = attrs.field(factory=list)
     sums: list[tuple[int, Axes, Place]] = attrs.field(factory=list)
     """Dimensions that are the sum of others, with these."""

@@ -240,7 +240,7 @@ class _Part:
         for partner in sorted({*other}, key=size, reverse=True):
             rest = after // max(1, size(partner))
             follows = rest and not self.offsets[root] * before % rest and partner not in self.whole.kept
-            if follows and before * rest <= size(root):
+            if follows and before * rest <= max(size(root), _MOST_STAYING):
                 return partner
         return None
 
@@ -261,6 +261,10 @@ def _divided_by(roots: Axes, wholes: Axes) -> dict[int, tuple[int, ...]]:
     *first, last = roots
     parts = {root: wholes[number : number + 1] for number, root in enumerate(first)}
     return {**parts, last: wholes[len(first) :]}
+
+
+_MOST_STAYING = 64
+"""So large a product may stay for a smaller size to change."""
 
 
 @cache
