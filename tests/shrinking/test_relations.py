@@ -366,6 +366,30 @@ ENTRY main {
     ]  # fmt: skip
 
 
+def test_what_rows_need_of_the_next_ones_is_no_fraction_of_them() -> None:
+    module = hloexec.parse("""HloModule m
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT s = f32[] add(x, y)
+}
+ENTRY main {
+  a = f32[8,8] parameter(0)
+  next = f32[8,2] parameter(1)
+  zero = f32[] constant(0)
+  own = f32[8,10] pad(a, zero), padding=0_0x0_2
+  others = f32[8,10] pad(next, zero), padding=0_0x8_0
+  both = f32[8,10] add(own, others)
+  summed = f32[8,8] reduce-window(both, zero), window={size=1x3}, to_apply=add
+  ROOT r = f32[64] reshape(summed)
+}
+""")
+    small = hloexec.shrink(module, dims={10: 4}).module
+    assert_valid(small)
+    shapes = sizes_of(small)
+    assert [shapes[name] for name in ("a", "next", "both", "r")] == [[(8, 2)], [(8, 2)], [(8, 4)], [(16,)]]
+
+
 def test_a_size_that_is_padded_before_it_is_split_shrinks_with_one_of_its_factors() -> None:
     module = hloexec.parse("""HloModule m
 ENTRY main {

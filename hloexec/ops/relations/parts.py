@@ -110,10 +110,16 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
 
 
 def _kind_of_slice(relations: Relations, whole: int, start: int, size: int) -> str:
-    """The same where it is known which sizes differ by padding and windows: what seems a share may be trimmed."""
+    """The same where it is known which sizes differ by padding and windows: what seems a share may be trimmed, or what
+    is left out then."""
     kind, apart = _kind_of_part(whole, start, size), relations.apart
-    is_trimmed = kind == "share" and 4 * (whole - size) <= whole and whole in apart
-    return "trim" if is_trimmed and apart[whole] == apart.get(size) else kind
+    left_out = whole - size
+    if kind == "share" and whole in apart:
+        if 4 * left_out <= whole and apart[whole] == apart.get(size):
+            return "trim"
+        if 4 * size <= whole and apart[whole] == apart.get(left_out) and start in (0, left_out):
+            return "piece"
+    return kind
 
 
 def _sizes_apart(relations: Relations) -> dict[int, int]:
