@@ -100,6 +100,8 @@ class Worker:
             if self._process is None:
                 self._start_again()
             else:
+                if is_idle and self._printed is not None:
+                    self._printed.truncate(0)
                 self._write(question)
         return lambda: self._answer(question)
 
