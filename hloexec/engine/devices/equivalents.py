@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import Instruction, Module
+from hloexec.core.process import remembered
 from hloexec.engine.devices.manual_regions import Crossing, crossings
 from hloexec.engine.devices.topology import Topology
 from hloexec.ops.equivalents.instructions import Values
@@ -17,6 +18,7 @@ from hloexec.ops.equivalents.tiles import take_tiles, tile_counts
 from hloexec.ops.equivalents.writing import Writer, sizes_of
 
 
+@remembered
 def compiled_by_xla(module: Module) -> Module:
     """What XLA is given in place of a module, and computes the same."""
     if is_optimized(module) or module.num_partitions > 1:

@@ -15,11 +15,12 @@ import numpy as np
 from hloexec.analysis.dataflow.dependences import elides_constants
 from hloexec.core.dtypes import ELEMENT_TYPES
 from hloexec.core.ir import Module, leaf_shapes
+from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Inputs, Token, Value, arrays_of, join_values, label_of
 from hloexec.core.wording import counted, on_devices
 from hloexec.engine.devices.equivalents import compiled_by_xla
-from hloexec.engine.devices.topology import topology_of
+from hloexec.engine.devices.topology import Topology, topology_of
 from hloexec.engine.exec.arguments import device_arguments, inputs_by_device
 from hloexec.engine.exec.running import RunOptions, resolve_options
 from hloexec.engine.inputs import value_of
@@ -96,21 +97,22 @@ class Elsewhere:
         try:
             topology = topology_of(module, resolved.replicas, resolved.partitions)
             counts: Any = {"replica_count": topology.replicas, "num_partitions": topology.partitions}
-            module, devices = attrs.evolve(module, **counts), topology.count
+            if topology != Topology(module.replica_count, module.num_partitions):
+                module = attrs.evolve(module, **counts)
+            devices = topology.count
             self.require(module)
             rows = inputs_by_device(module.entry, inputs)
             device_arguments(module.entry, rows, devices)
             comparing = {"elided": None} if elides_constants(module) else {}
             module = fill_constants(module, resolved.elided) if comparing else module
-            compiled = compiled_by_xla(module) if self.function is None else module
+            text = _text_for_xla(module) if self.function is None else format_module(module)
         except HloError as error:
             raised = Answer.raised(error)
             return lambda: raised
         leaves = [leaf.is_array for _, leaf in leaf_shapes(module.entry.result_shape)]
         arrays = [arrays_of(tuple(row)) for row in (rows if len(rows) == devices else rows * devices)]
         header = {
-            # Older XLAs do not read the tables of newer metadata, which change no value.
-            "text": format_module(compiled, metadata=self.function is not None),
+            "text": text,
             "kept": leaves,
             "memory": resolved.memory_limit,
             "arrays": [list(map(described, row)) for row in arrays],
@@ -131,6 +133,13 @@ class Elsewhere:
             return Answer.failed(Outcome.MISMATCHED, f"{self.subject} gives {mismatch}")
         result = join_values([_value(module, row) for row in data])
         return Answer(Outcome.ANSWERED, result, comparing, compiled=tuple(reply.get("compiled", ())))
+
+
+@remembered
+def _text_for_xla(module: Module) -> str:
+    """The text that XLA compiles for a module."""
+    # Older XLAs do not read the tables of newer metadata, which change no value.
+    return format_module(compiled_by_xla(module), metadata=False)
 
 
 def _mismatch(module: Module, devices: int, rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:

@@ -54,14 +54,14 @@ class Judge:
     options: Options
     output: Path | None
     """The folder of what differs."""
-    _known: dict[tuple[str, ...], IsolatedUnit | None] = attrs.field(factory=dict)
+    _known: dict[tuple[Any, ...], IsolatedUnit | None] = attrs.field(factory=dict)
     """What came of units, by their text and digests of their operands; None where that is still awaited."""
     _tolerances: dict[str, list[Tolerance]] = attrs.field(factory=dict)
     """What follows for the arrays that units give from their roundings alone, by the units' text."""
     _folders: set[str] = attrs.field(factory=set)
 
     def begin(
-        self, unit: Unit, run: Extraction, digests: tuple[str, ...], blank: IsolatedUnit
+        self, unit: Unit, run: Extraction, digests: tuple[int, ...], blank: IsolatedUnit
     ) -> Callable[[], IsolatedUnit]:
         """Have a unit run, of which the place is known; what is given judges it, in the order in which units ran."""
         if unit.reason:
@@ -76,14 +76,14 @@ class Judge:
         answer = ask(unit.module, run.inputs, **self.options)
         return lambda: self._judge(key, unit.module, run, answer, blank)
 
-    def _judged_before(self, key: tuple[str, ...], blank: IsolatedUnit) -> IsolatedUnit:
+    def _judged_before(self, key: tuple[Any, ...], blank: IsolatedUnit) -> IsolatedUnit:
         earlier = self._known[key]
         assert earlier is not None
         told = {name: getattr(earlier, name) for name in ("outcome", "reason", "outputs", "explained", "folder")}
         return attrs.evolve(blank, same_as=earlier.name, **told)
 
     def _judge(
-        self, key: tuple[str, ...], module: Module, run: Extraction, wait: Callable[[], Answer], blank: IsolatedUnit
+        self, key: tuple[Any, ...], module: Module, run: Extraction, wait: Callable[[], Answer], blank: IsolatedUnit
     ) -> IsolatedUnit:
         with unwarned():
             try:
