@@ -110,8 +110,13 @@ def says_much(allowed: Array, value: Array) -> bool:
         sizes = np.abs(wide(value))
         if float(allowed.sum()) <= float(sizes.sum()):
             return True
-        sizes, limits = sizes[sizes > 0], allowed[allowed > 0]
-        return not sizes.size or not limits.size or bool(np.median(limits) <= np.median(sizes))
+        return is_mostly_less(allowed, sizes)
+
+
+def is_mostly_less(limits: Array, sizes: Array) -> bool:
+    """Whether most limits are no more than most sizes, zeros aside."""
+    sizes, limits = sizes[sizes > 0], limits[limits > 0]
+    return not sizes.size or not limits.size or bool(np.median(limits) <= np.median(sizes))
 
 
 def rounds_alike(actual: Array, expected: Array, ours: Chain, counterpart: Chain) -> bool:
