@@ -22,6 +22,7 @@ import attrs
 import numpy as np
 
 from hloexec.core.ir import Computation, Instruction, Module, ReplicaGroups
+from hloexec.core.process import remembered
 from hloexec.core.structs import frozen
 from hloexec.core.wording import argument, counted, natural_number
 from hloexec.errors import InputError, ParseError
@@ -280,6 +281,7 @@ def _pairs(text: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
     return tuple(zip(values[::2], values[1::2], strict=True))
 
 
+@remembered
 def device_counts(module: Module) -> tuple[int, int]:
     """Replicas and partitions: what the header says or, where it says nothing, what the module is sharded among.
 

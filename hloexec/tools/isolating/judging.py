@@ -45,6 +45,8 @@ from hloexec.tools.triaging.findings import PolicyFound
 _TIGHT = 2.0**-14
 """A tolerance that follows from a unit's roundings alone is enough where it is no more than this part of an element:
 else what rounding does to each is measured."""
+_SURE = 0.99
+"""What is within so much of a tolerance in its own type is within it."""
 _SAMPLE = 512
 """So many elements of a value tell for all of them how large their bounds are."""
 _MARGIN = 16
@@ -117,8 +119,8 @@ class Judge:
                 return attrs.evolve(blank, outcome="equal")
         tolerances = self._tolerances[text]
         if is_alike and all(tolerance.rtol <= _TIGHT for tolerance in tolerances):
-            checks = zip(pairs, tolerances, strict=True)
-            left = [np.flatnonzero(~agreement(other, own, tolerance, None)) for (other, own), tolerance in checks]
+            triples = zip(pairs, tolerances, strict=True)
+            left = [_left_over(other, own, tolerance) for (other, own), tolerance in triples]
             if not any(map(len, left)) or self._are_within_bounds(module, run, pairs, left):
                 return attrs.evolve(blank, outcome="rounding only")
         if self._is_within_bounds(module, run, theirs):
@@ -198,3 +200,13 @@ class Judge:
         words += ["--numerics", self.options.numerics.name] if self.options.numerics.name != "reference" else []
         (folder / "command.txt").write_text(shlex.join(words) + "\n", encoding="utf-8")
         return attrs.evolve(unit, folder=os.fspath(folder))
+
+
+def _left_over(actual: Array, expected: Array, tolerance: Tolerance) -> Array:
+    """The flat places of elements that a tolerance does not allow."""
+    x, y = actual.reshape(-1), expected.reshape(-1)
+    places = np.arange(x.size)
+    if x.dtype.kind == "f" and x.dtype.itemsize >= 4:
+        with np.errstate(all="ignore"):
+            places = np.flatnonzero(~(np.abs(x - y) < _SURE * tolerance.rtol * np.abs(y)))
+    return places[~agreement(x[places], y[places], tolerance, None)]
