@@ -8,6 +8,9 @@ import pytest
 
 import hloexec
 from hloexec.cli import main
+from hloexec.engine.options import Options
+from hloexec.tools.isolating.elements import elements_of
+from hloexec.tools.isolating.judging import Judge
 from tests.command_line import CommandLine
 from tests.report.needs import require_report_packages
 
@@ -83,6 +86,28 @@ def tf32(text, inputs):
     if "dot(" in text:
         result[2, 2] *= 1.01
     return result
+"""
+MOVED = """HloModule m
+fused { a = f32[4,6] parameter(0)
+  b = f32[6] parameter(1)
+  s = f32[] parameter(2)
+  t = f32[6,4] transpose(a), dimensions={1,0}
+  c = f32[6,4] broadcast(b), dimensions={0}
+  i = s32[6,4] iota(), iota_dimension=1
+  f = f32[6,4] convert(i)
+  n = f32[1] bitcast(s)
+  r = f32[] reshape(n)
+  limit = f32[6,4] broadcast(r), dimensions={}
+  small = pred[6,4] compare(f, limit), direction=LT
+  d = f32[6,4] subtract(t, c)
+  e = f32[6,4] exponential(d)
+  g = f32[6,4] select(small, e, t)
+  h = f32[3,4] slice(g), slice={[1:6:2], [0:4]}
+  ROOT r2 = (f32[3,4], f32[6,4]) tuple(h, d) }
+ENTRY e { a = f32[4,6] parameter(0)
+  b = f32[6] parameter(1)
+  s = f32[] parameter(2)
+  ROOT r = (f32[3,4], f32[6,4]) fusion(a, b, s), kind=kLoop, calls=fused }
 """
 BODY = "loop[0]:body"
 
@@ -180,3 +205,18 @@ def test_the_page_has_the_units(cli: CommandLine) -> None:
 )
 def test_wrong_uses_say_what_is_wrong(cli: CommandLine, words: str, complaint: str) -> None:
     assert complaint in cli.complaint(f"isolate m.hlo {words}")
+
+
+def test_bounds_of_a_few_elements_are_those_of_all() -> None:
+    module, random = hloexec.parse(MOVED), np.random.default_rng(0)
+    inputs = [*(random.normal(size=size).astype(np.float32) for size in ((4, 6), (6,))), np.array(2, np.float32)]
+    places = [np.array([0, 7, 11, 7]), np.array([23, 2])]
+    part, taken = elements_of(module, inputs, places)
+    assert [array.shape for array in hloexec.run(part, *taken)] == [(4,), (2,)]
+    judge = Judge(hloexec.counterpart("ftz"), Options(), None)
+    for rows, whole, few in zip(places, judge.bounded(module, [inputs]), judge.bounded(part, [taken]), strict=True):
+        assert few[1].any() and all(map(np.array_equal, [array.reshape(-1)[rows] for array in whole], few))
+    with pytest.raises(hloexec.UnsupportedError, match="dot is not elementwise"):
+        elements_of(
+            hloexec.parse(MODULE.replace("ROOT product", "ROOT p")), [np.ones((8, 16), np.float32)] * 2, places[:1]
+        )

@@ -111,7 +111,7 @@ class _Writer:
                 kernel = Site(entry, instruction, shapes[:1]).kernel() if is_plain else None
                 if kernel is not None and shapes[0].element_type is shapes[1].element_type:
                     places = np.arange(shapes[0].element_count).reshape(shapes[0].dimensions)
-                    index = np.asarray(kernel(places))
+                    index = np.atleast_1d(kernel(places))
             self._indices[name] = index
         return self._indices[name]
 

@@ -140,7 +140,7 @@ class Judge:
         """Whether all elements are as near as their operands say that rounding leaves them: either side off by the
         bounds of `diff` at most."""
         with suppress(HloError):
-            bounded = zip(arrays_of((theirs,)), self._bounded(module, unit_run.inputs), strict=True)
+            bounded = zip(arrays_of((theirs,)), self.bounded(module, unit_run.inputs), strict=True)
             return all(agrees(array, ours, allowed) and says_much(allowed, ours) for array, (ours, allowed) in bounded)
         return False
 
@@ -158,7 +158,7 @@ class Judge:
         ]
         with suppress(HloError):
             part, inputs = elements_of(module, unit_run.inputs[0], places)
-            bounded = zip(pairs, places, map(len, left), self._bounded(part, [inputs], verify=False), strict=True)
+            bounded = zip(pairs, places, map(len, left), self.bounded(part, [inputs], verify=False), strict=True)
             return all(
                 agrees(other.reshape(-1)[rows][:count], ours[:count], allowed[:count])
                 and all(
@@ -168,7 +168,7 @@ class Judge:
             )
         return False
 
-    def _bounded(self, module: Module, inputs: Inputs, **changes: Any) -> list[tuple[Array, Array]]:
+    def bounded(self, module: Module, inputs: Inputs, **changes: Any) -> list[tuple[Array, Array]]:
         """What a module gives, with how far two sides may be apart in each element."""
         # What runs once is sooner done than planned.
         recorder, once = GraphRecorder(module), attrs.evolve(self.options, timeout=None, planner=False, **changes)
