@@ -2,7 +2,7 @@
 operands that it has in a run.
 
 `units` makes the modules, `running` collects their operands in the run, `judging` compares, explains and keeps what
-differs. The results are in `findings`.
+differs; `elements` has those few that it takes bounds for. The results are in `findings`.
 """
 
 from hloexec.tools.isolating.findings import IsolatedUnit, Isolation

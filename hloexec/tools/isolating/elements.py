@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import attrs
@@ -49,8 +50,9 @@ class _Writer:
         self._source, self._inputs = source, inputs
         self._taken: dict[str, dict[bytes, tuple[str, Array]]] = defaultdict(dict)
         """By the name of an instruction and the flat places of elements, what gives these, and the places."""
-        self._indices: dict[str, Array | None] = {}
         self._alike: dict[tuple[Any, int], ArrayShape] = {}
+        """Shapes that are one object are sooner known to be alike."""
+        self._index = cache(self._index_of)
         self.parameters: list[Instruction] = []
         self.made: list[Instruction] = []
         self.shapes: dict[str, Shape] = {}
@@ -64,69 +66,57 @@ class _Writer:
             (name,) = self._source.by_name[name].operands
         taken, key = self._taken[name], rows.tobytes()
         if key not in taken:
-            shape = self._array_shape(name)
             taken[key] = f"{name}.{len(self.shapes)}", rows
-            # Shapes that are one object are sooner known to be alike.
-            alike = self._alike.setdefault((shape.element_type, rows.size), ArrayShape(shape.element_type, rows.shape))
-            self.shapes[taken[key][0]] = alike
+            of = self._array_shape(name).element_type
+            self.shapes[taken[key][0]] = self._alike.setdefault((of, rows.size), ArrayShape(of, rows.shape))
             if len(self.shapes) > 4 * len(self._source.instructions):
                 raise UnsupportedError("too many elements are taken of one value")
         return taken[key][0]
 
     def write(self, instruction: Instruction) -> None:
         """Write what has been taken of an instruction's value."""
-        taken = self._taken.pop(instruction.name, {})
-        array = self._array(instruction) if taken else None
-        for name, rows in taken.values():
-            if array is not None:
+        entry = find_opcode(instruction.opcode)
+        for name, rows in self._taken.pop(instruction.name, {}).values():
+            if not instruction.operands:
                 self.parameters.append(make_parameter(name, self.shapes[name], len(self.arrays)))
-                self.arrays.append(array.reshape(-1)[rows])
+                self.arrays.append(self._array(instruction).reshape(-1)[rows])
                 continue
+            if entry is None or not entry.is_elementwise or not entry.is_pure or entry.rounding not in _ROUNDINGS:
+                raise UnsupportedError(f"{instruction.opcode} is not elementwise")
+            *sizes, own = (self._array_shape(part).dimensions for part in (*instruction.operands, instruction.name))
+            pairs = zip(instruction.operands, sizes, strict=True)
+            operands = tuple(self.take(part, rows if size == own else np.zeros_like(rows)) for part, size in pairs)
             changes: Any = {"name": name, "shape": self.shapes[name], "control_predecessors": ()}
-            operands = tuple(self._operand(operand, instruction, rows) for operand in instruction.operands)
             self.made.append(attrs.evolve(instruction, operands=operands, **changes))
-
-    def _operand(self, name: str, instruction: Instruction, rows: Array) -> str:
-        """What gives the elements of an operand that those of an elementwise instruction are made of."""
-        shape, entry = self._array_shape(name), find_opcode(instruction.opcode)
-        if entry is None or not entry.is_elementwise or not entry.is_pure or entry.rounding not in _ROUNDINGS:
-            raise UnsupportedError(f"{instruction.opcode} is not elementwise")
-        is_whole = shape.dimensions == self._array_shape(instruction.name).dimensions
-        return self.take(name, rows if is_whole else np.zeros_like(rows))
 
     def _array_shape(self, name: str) -> ArrayShape:
         shape = self._source.by_name[name].shape
         if not isinstance(shape, ArrayShape) or shape.is_dynamic:
-            raise UnsupportedError(f"{name} is no array, or of sizes that are known only at run time")
+            raise UnsupportedError(f"%{name} is no array of known sizes")
         return shape
 
-    def _index(self, name: str) -> Array | None:
+    def _index_of(self, name: str) -> Array | None:
         """Of what moves elements of one array, the flat place from which each element comes; None of anything else."""
-        if name not in self._indices:
-            instruction = self._source.by_name[name]
-            entry, index = find_opcode(instruction.opcode), None
-            if entry is not None and entry.traits.moves == (0,) and len(instruction.operands) == 1:
-                shapes = self._array_shape(instruction.operands[0]), self._array_shape(name)
-                is_plain = entry.role is Role.KERNEL and not entry.traits.fills and not entry.traits.crosses_devices
-                kernel = Site(entry, instruction, shapes[:1]).kernel() if is_plain else None
-                if kernel is not None and shapes[0].element_type is shapes[1].element_type:
-                    places = np.arange(shapes[0].element_count).reshape(shapes[0].dimensions)
-                    index = np.atleast_1d(kernel(places))
-            self._indices[name] = index
-        return self._indices[name]
-
-    def _array(self, instruction: Instruction) -> Array | None:
-        """The value of an input, or of what has no operands."""
-        entry, array = find_opcode(instruction.opcode), None
-        if role_of(instruction) is Role.PARAMETER:
-            array = self._inputs[instruction.attributes.number]
-        elif role_of(instruction) is Role.CONSTANT:
-            array = instruction.attributes.literal.array
-        elif not instruction.operands and entry is not None and entry.role is Role.KERNEL and entry.is_pure:
-            kernel = Site(entry, instruction, ()).kernel()
-            array = None if kernel is None else np.asarray(kernel())
-        elif instruction.operands:
+        instruction = self._source.by_name[name]
+        entry = find_opcode(instruction.opcode)
+        if entry is None or entry.role is not Role.KERNEL or entry.traits.moves != (0,) or entry.traits.fills:
             return None
+        shapes = [*map(self._array_shape, (*instruction.operands, name))]
+        if len(shapes) > 2 or shapes[0].element_type is not shapes[1].element_type:
+            return None
+        kernel: Any = Site(entry, instruction, (shapes[0],)).kernel()
+        return np.atleast_1d(kernel(np.arange(shapes[0].element_count).reshape(shapes[0].dimensions)))
+
+    def _array(self, instruction: Instruction) -> Array:
+        """The value of an input, or of what has no operands."""
+        entry, role, array = find_opcode(instruction.opcode), role_of(instruction), None
+        if role is Role.PARAMETER:
+            array = self._inputs[instruction.attributes.number]
+        elif role is Role.CONSTANT:
+            array = instruction.attributes.literal.array
+        elif entry is not None and role is Role.KERNEL and entry.is_pure:
+            kernel: Any = Site(entry, instruction, ()).kernel()
+            array = np.asarray(kernel())
         if not isinstance(array, np.ndarray):
             raise UnsupportedError(f"%{instruction.name} gives no array")
         return array
