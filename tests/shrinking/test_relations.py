@@ -390,6 +390,22 @@ ENTRY main {
     assert [shapes[name] for name in ("a", "next", "both", "r")] == [[(8, 2)], [(8, 2)], [(8, 4)], [(16,)]]
 
 
+def test_a_slice_of_all_of_a_dimension_does_not_make_it_one_that_is_taken_apart() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  steps = s32[12] constant({9,3,1,5,2,8,7,4,6,0,1,2})
+  first = s32[1] slice(steps), slice={[0:1]}
+  rest = s32[11] slice(steps), slice={[1:12]}
+  features = f32[12,12] parameter(0)
+  few = f32[3,12] slice(features), slice={[0:3], [0:12]}
+  ROOT r = (s32[1], s32[11], f32[3,12]) tuple(first, rest, few)
+}
+""")
+    small = hloexec.shrink(module, dims={12: 4}).module
+    assert_valid(small)
+    assert sizes_of(small)["features"] == [(4, 4)] and sizes_of(small)["steps"] == [(12,)]
+
+
 def test_a_size_that_is_padded_before_it_is_split_shrinks_with_one_of_its_factors() -> None:
     module = hloexec.parse("""HloModule m
 ENTRY main {

@@ -277,8 +277,9 @@ def _tie_taken_apart(relations: Relations) -> None:
             layouts[relations.sizes[whole]].append((whole, ends))
     for root, slices in slices_by_root.items():
         places = {place for _, _, part, start in slices for place in (start, start + relations.sizes[part])}
+        cuts = places - {0, relations.sizes[root]}
         for whole, ends in layouts[relations.sizes[root]]:
-            if places <= ends:
+            if cuts and cuts <= ends:
                 relations.tie(whole, root)
 
 
