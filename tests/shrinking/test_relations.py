@@ -422,6 +422,39 @@ ENTRY main {
     assert sizes_of(small)["a"] == [(24, 5)] and sizes_of(small)["b"] == [(8, 4, 5)]
 
 
+def test_parts_that_cannot_be_shares_of_it_are_all_but_a_few_elements_or_a_few() -> None:
+    """Rows are padded, and divided into blocks; the first two of each block are put after the block before it."""
+    module = hloexec.parse("""HloModule m
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT z = f32[] add(x, y)
+}
+ENTRY main {
+  a = f32[128,5] parameter(0)
+  zero = f32[] constant(0)
+  padded = f32[136,5] pad(a, zero), padding=0_8x0_0
+  split = f32[8,17,5] reshape(padded)
+  blocks = f32[8,18,5] pad(split, zero), padding=0_0x0_1x0_0
+  first = f32[7,2,5] slice(blocks), slice={[1:8], [0:2], [0:5]}
+  halo = f32[8,20,5] pad(first, zero), padding=0_1x18_0x0_0
+  room = f32[8,20,5] pad(blocks, zero), padding=0_0x0_2x0_0
+  longer = f32[8,20,5] add(room, halo)
+  ROOT sums = f32[8,18,5] reduce-window(longer, zero), window={size=1x3x1}, to_apply=add
+}
+""")
+    small = hloexec.shrink(module, dims={128: 32}).module
+    assert_valid(small)
+    names = ("a", "padded", "blocks", "first", "longer", "sums")
+    sizes = [(32, 5), (40, 5), (8, 6, 5), (7, 2, 5), (8, 8, 5), (8, 6, 5)]
+    assert [sizes_of(small)[name] for name in names] == [[size] for size in sizes]
+    (a,) = hloexec.random_inputs(small)
+    longer = np.zeros((8, 8, 5), np.float32)
+    longer[:, :5] = np.concatenate([a, np.zeros((8, 5), np.float32)]).reshape(8, 5, 5)
+    longer[:-1, 6:] = longer[1:, :2]
+    np.testing.assert_array_equal(hloexec.run(small, a), longer[:, :-2] + longer[:, 1:-1] + longer[:, 2:])
+
+
 def test_windows_that_reduce_in_several_rounds_shrink_with_what_they_reduce() -> None:
     module = hloexec.parse("""HloModule m
 add {
