@@ -302,3 +302,28 @@ def test_two_for_a_mean_elsewhere_comes_before_one_for_a_contraction() -> None:
         ADD,
     )
     assert constant(shrink(text, dims={640: 80, 320: 160})) == (f32(2 / 640), f32(2 / 80), False)
+
+
+def test_the_place_where_a_part_ends_follows_it() -> None:
+    """Maxima with what is put after an array: one side has −∞ where the other has elements."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[40] parameter(0)
+  b = f32[2] parameter(1)
+  low = f32[] constant(-inf)
+  zero = f32[] constant(0)
+  front = f32[42] pad(a, low), padding=0_2
+  back = f32[42] pad(b, zero), padding=40_0
+  numbers = s32[42] iota(), iota_dimension=0
+  end = s32[] constant(40)
+  ends = s32[42] broadcast(end), dimensions={}
+  is_back = pred[42] compare(numbers, ends), direction=GE
+  lows = f32[42] broadcast(low), dimensions={}
+  chosen = f32[42] select(is_back, back, lows)
+  ROOT r = f32[42] maximum(front, chosen)
+}
+""")
+    small = hloexec.shrink(module, dims={40: 10}).module
+    a, b = hloexec.random_inputs(small)
+    assert a.shape == (10,) and b.shape == (2,)
+    np.testing.assert_array_equal(hloexec.run(small, a, b), np.concatenate([a, b]))
