@@ -455,6 +455,30 @@ ENTRY main {
     np.testing.assert_array_equal(hloexec.run(small, a), longer[:, :-2] + longer[:, 1:-1] + longer[:, 2:])
 
 
+def test_rows_on_both_sides_of_an_array_and_those_after_it_stay() -> None:
+    """More than a quarter of what is padded is padding, and no fraction of it: three rows each, as for windows of 7."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[16] parameter(0)
+  b = f32[6] parameter(1)
+  zero = f32[] constant(0)
+  between = f32[22] pad(a, zero), padding=3_3
+  one = f32[17] pad(a, zero), padding=0_1
+  front = f32[23] pad(one, zero), padding=0_6
+  back = f32[23] pad(b, zero), padding=17_0
+  all = f32[23] add(front, back)
+  ROOT r = (f32[22], f32[23]) tuple(between, all)
+}
+""")
+    small = hloexec.shrink(module, dims={16: 8}).module
+    assert_valid(small)
+    a, b = hloexec.random_inputs(small)
+    between, all_rows = hloexec.run(small, a, b)
+    assert a.shape == (8,) and b.shape == (6,)
+    np.testing.assert_array_equal(between, np.pad(a, 3))
+    np.testing.assert_array_equal(all_rows, np.concatenate([a, [0], b]))
+
+
 def test_windows_that_reduce_in_several_rounds_shrink_with_what_they_reduce() -> None:
     module = hloexec.parse("""HloModule m
 add {

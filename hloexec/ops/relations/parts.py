@@ -50,7 +50,10 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
         return "trim"
     if size <= 1 or 4 * size <= whole:
         return "piece"
-    return "about a share" if start in (0, whole - size) and _about_times(whole, size) else "unclear"
+    if start in (0, whole - size) and _about_times(whole, size):
+        return "about a share"
+    is_any = common > 1 or whole < _LEAST_TRIMMED
+    return "unclear" if is_any else "trim" if 2 * size > whole else "piece"
 
 
 def _kind_of_slice(relations: Relations, whole: int, start: int, size: int) -> str:
@@ -291,9 +294,9 @@ def _relate_stretches(relations: Relations, slices: Sequence[Slice]) -> None:
 def _relate_share(use: Relating, whole: int, part: int, start: int) -> None:
     """A share, or, where it cannot be one, all but a few elements, or a few, as of halos."""
     full, size, otherwise = use.size(whole), use.size(part), None
-    if _is_trimmed(full, size):
+    if 2 * size > full:
         otherwise = use.constant_sum({whole: 1, part: -1})
-    elif size < _LEAST_SHARE and full > 8 * size:
+    elif size < _LEAST_SHARE and 2 * size < full:
         otherwise = attrs.evolve(use.constant_sum({part: 1}), least=((whole, _needed(full, start, size)),))
     share = use.constant_sum({whole: size // gcd(full, size), part: -(full // gcd(full, size))})
     use.relations.equations.append(attrs.evolve(share, whole=((whole, start),) if start else (), otherwise=otherwise))
