@@ -327,3 +327,25 @@ ENTRY main {
     a, b = hloexec.random_inputs(small)
     assert a.shape == (10,) and b.shape == (2,)
     np.testing.assert_array_equal(hloexec.run(small, a, b), np.concatenate([a, b]))
+
+
+def test_a_mask_of_padding_stays_one() -> None:
+    """Rows are padded, and laid out in blocks, in which what was padded becomes −1."""
+    listed = ", ".join("{" + ",".join("1" * 17) + "}, {" + ",".join("1" * 13 + "0" * 4) + "}" for _ in range(2))
+    module = hloexec.parse(f"""HloModule m
+ENTRY main {{
+  a = f32[2,30] parameter(0)
+  zero = f32[] constant(0)
+  padded = f32[2,34] pad(a, zero), padding=0_0x0_4
+  blocks = f32[4,17] reshape(padded)
+  mask = pred[4,17] constant({{ {listed} }})
+  one = f32[] constant(-1)
+  ones = f32[4,17] broadcast(one), dimensions={{}}
+  ROOT r = f32[4,17] select(mask, blocks, ones)
+}}
+""")
+    small = hloexec.shrink(module, dims={30: 14}).module
+    (a,) = hloexec.random_inputs(small)
+    assert a.shape == (2, 14)
+    expected = np.concatenate([a, np.full((2, 4), -1, np.float32)], 1).reshape(4, 9)
+    np.testing.assert_array_equal(hloexec.run(small, a), expected)
