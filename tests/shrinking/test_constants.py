@@ -302,3 +302,50 @@ def test_two_for_a_mean_elsewhere_comes_before_one_for_a_contraction() -> None:
         ADD,
     )
     assert constant(shrink(text, dims={640: 80, 320: 160})) == (f32(2 / 640), f32(2 / 80), False)
+
+
+def test_the_place_where_a_part_ends_follows_it() -> None:
+    """Maxima with what is put after an array: one side has −∞ where the other has elements."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[40] parameter(0)
+  b = f32[2] parameter(1)
+  low = f32[] constant(-inf)
+  zero = f32[] constant(0)
+  front = f32[42] pad(a, low), padding=0_2
+  back = f32[42] pad(b, zero), padding=40_0
+  numbers = s32[42] iota(), iota_dimension=0
+  end = s32[] constant(40)
+  ends = s32[42] broadcast(end), dimensions={}
+  is_back = pred[42] compare(numbers, ends), direction=GE
+  lows = f32[42] broadcast(low), dimensions={}
+  chosen = f32[42] select(is_back, back, lows)
+  ROOT r = f32[42] maximum(front, chosen)
+}
+""")
+    small = hloexec.shrink(module, dims={40: 10}).module
+    a, b = hloexec.random_inputs(small)
+    assert a.shape == (10,) and b.shape == (2,)
+    np.testing.assert_array_equal(hloexec.run(small, a, b), np.concatenate([a, b]))
+
+
+def test_a_mask_of_padding_stays_one() -> None:
+    """Rows are padded, and laid out in blocks, in which what was padded becomes −1."""
+    listed = ", ".join("{" + ",".join("1" * 17) + "}, {" + ",".join("1" * 13 + "0" * 4) + "}" for _ in range(2))
+    module = hloexec.parse(f"""HloModule m
+ENTRY main {{
+  a = f32[2,30] parameter(0)
+  zero = f32[] constant(0)
+  padded = f32[2,34] pad(a, zero), padding=0_0x0_4
+  blocks = f32[4,17] reshape(padded)
+  mask = pred[4,17] constant({{ {listed} }})
+  one = f32[] constant(-1)
+  ones = f32[4,17] broadcast(one), dimensions={{}}
+  ROOT r = f32[4,17] select(mask, blocks, ones)
+}}
+""")
+    small = hloexec.shrink(module, dims={30: 14}).module
+    (a,) = hloexec.random_inputs(small)
+    assert a.shape == (2, 14)
+    expected = np.concatenate([a, np.full((2, 4), -1, np.float32)], 1).reshape(4, 9)
+    np.testing.assert_array_equal(hloexec.run(small, a), expected)

@@ -390,6 +390,22 @@ ENTRY main {
     assert [shapes[name] for name in ("a", "next", "both", "r")] == [[(8, 2)], [(8, 2)], [(8, 4)], [(16,)]]
 
 
+def test_a_slice_of_all_of_a_dimension_does_not_make_it_one_that_is_taken_apart() -> None:
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  steps = s32[12] constant({9,3,1,5,2,8,7,4,6,0,1,2})
+  first = s32[1] slice(steps), slice={[0:1]}
+  rest = s32[11] slice(steps), slice={[1:12]}
+  features = f32[12,12] parameter(0)
+  few = f32[3,12] slice(features), slice={[0:3], [0:12]}
+  ROOT r = (s32[1], s32[11], f32[3,12]) tuple(first, rest, few)
+}
+""")
+    small = hloexec.shrink(module, dims={12: 4}).module
+    assert_valid(small)
+    assert sizes_of(small)["features"] == [(4, 4)] and sizes_of(small)["steps"] == [(12,)]
+
+
 def test_a_size_that_is_padded_before_it_is_split_shrinks_with_one_of_its_factors() -> None:
     module = hloexec.parse("""HloModule m
 ENTRY main {
@@ -404,6 +420,63 @@ ENTRY main {
     small = hloexec.shrink(module, dims={96: 24}).module
     assert_valid(small)
     assert sizes_of(small)["a"] == [(24, 5)] and sizes_of(small)["b"] == [(8, 4, 5)]
+
+
+def test_parts_that_cannot_be_shares_of_it_are_all_but_a_few_elements_or_a_few() -> None:
+    """Rows are padded, and divided into blocks; the first two of each block are put after the block before it."""
+    module = hloexec.parse("""HloModule m
+add {
+  x = f32[] parameter(0)
+  y = f32[] parameter(1)
+  ROOT z = f32[] add(x, y)
+}
+ENTRY main {
+  a = f32[128,5] parameter(0)
+  zero = f32[] constant(0)
+  padded = f32[136,5] pad(a, zero), padding=0_8x0_0
+  split = f32[8,17,5] reshape(padded)
+  blocks = f32[8,18,5] pad(split, zero), padding=0_0x0_1x0_0
+  first = f32[7,2,5] slice(blocks), slice={[1:8], [0:2], [0:5]}
+  halo = f32[8,20,5] pad(first, zero), padding=0_1x18_0x0_0
+  room = f32[8,20,5] pad(blocks, zero), padding=0_0x0_2x0_0
+  longer = f32[8,20,5] add(room, halo)
+  ROOT sums = f32[8,18,5] reduce-window(longer, zero), window={size=1x3x1}, to_apply=add
+}
+""")
+    small = hloexec.shrink(module, dims={128: 32}).module
+    assert_valid(small)
+    names = ("a", "padded", "blocks", "first", "longer", "sums")
+    sizes = [(32, 5), (40, 5), (8, 6, 5), (7, 2, 5), (8, 8, 5), (8, 6, 5)]
+    assert [sizes_of(small)[name] for name in names] == [[size] for size in sizes]
+    (a,) = hloexec.random_inputs(small)
+    longer = np.zeros((8, 8, 5), np.float32)
+    longer[:, :5] = np.concatenate([a, np.zeros((8, 5), np.float32)]).reshape(8, 5, 5)
+    longer[:-1, 6:] = longer[1:, :2]
+    np.testing.assert_array_equal(hloexec.run(small, a), longer[:, :-2] + longer[:, 1:-1] + longer[:, 2:])
+
+
+def test_rows_on_both_sides_of_an_array_and_those_after_it_stay() -> None:
+    """More than a quarter of what is padded is padding, and no fraction of it: three rows each, as for windows of 7."""
+    module = hloexec.parse("""HloModule m
+ENTRY main {
+  a = f32[16] parameter(0)
+  b = f32[6] parameter(1)
+  zero = f32[] constant(0)
+  between = f32[22] pad(a, zero), padding=3_3
+  one = f32[17] pad(a, zero), padding=0_1
+  front = f32[23] pad(one, zero), padding=0_6
+  back = f32[23] pad(b, zero), padding=17_0
+  all = f32[23] add(front, back)
+  ROOT r = (f32[22], f32[23]) tuple(between, all)
+}
+""")
+    small = hloexec.shrink(module, dims={16: 8}).module
+    assert_valid(small)
+    a, b = hloexec.random_inputs(small)
+    between, all_rows = hloexec.run(small, a, b)
+    assert a.shape == (8,) and b.shape == (6,)
+    np.testing.assert_array_equal(between, np.pad(a, 3))
+    np.testing.assert_array_equal(all_rows, np.concatenate([a, [0], b]))
 
 
 def test_windows_that_reduce_in_several_rounds_shrink_with_what_they_reduce() -> None:

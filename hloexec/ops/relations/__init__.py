@@ -8,11 +8,9 @@ stay as it is, for a reason. `resize` rules then fit attributes to the new sizes
 
 from hloexec.ops.relations.contents import GroupSizes, Requirement, RunningSums, Starts, Within
 from hloexec.ops.relations.parts import (
-    relate_bytes,
     relate_concatenation,
     relate_convolution,
     relate_part,
-    relate_reshape,
     relate_slice,
     relate_slices,
     relate_window,
@@ -21,6 +19,7 @@ from hloexec.ops.relations.parts import (
     resized_start,
     resized_windows,
 )
+from hloexec.ops.relations.reshapes import relate_bytes, relate_reshape
 from hloexec.ops.relations.rules import (
     LANES,
     Axes,

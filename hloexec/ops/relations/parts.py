@@ -9,11 +9,10 @@ convolutions, and gradients of kernels.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, product
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
 import attrs
@@ -21,62 +20,7 @@ import attrs
 from hloexec.core.ir import Window, WindowDimension
 from hloexec.core.values import Dimensions
 from hloexec.ops.common import require
-from hloexec.ops.relations.rules import Axes, Joined, Relating, Relations, Resizing, Slice, UnionFind
-
-
-def matching_groups(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Positions of two lists of sizes, of equal products, in the smallest runs of which the products are equal.
-
-    Sizes 1 are left out. With a size 0 in the lists, there is one run.
-    """
-    ours = [position for position, size in enumerate(left) if size != 1]
-    theirs = [position for position, size in enumerate(right) if size != 1]
-    if 0 in left or 0 in right:
-        return [(ours, theirs)]
-    groups: list[tuple[list[int], list[int]]] = []
-    while ours or theirs:
-        group: tuple[list[int], list[int]] = ([], [])
-        while True:
-            products = prod(left[p] for p in group[0]), prod(right[p] for p in group[1])
-            if products[0] == products[1] and group[0]:
-                break
-            if (products[0] <= products[1] and ours) or not theirs:
-                if not ours:
-                    break
-                group[0].append(ours.pop(0))
-            else:
-                group[1].append(theirs.pop(0))
-        groups.append(group)
-    return groups
-
-
-def relate_reshape(use: Relating, left: Axes | Sequence[int], right: Sequence[int], kept: str | None = None) -> None:
-    """Two arrays hold the same elements in the same order; the reason `kept` is why dimensions may not be merged."""
-    ours, theirs = [use.size(axis) for axis in left], [use.size(axis) for axis in right]
-    if prod(ours) != prod(theirs):
-        use.keep((*left, *right), "only a part of what it is a dimension of is used")
-        return
-    for first, second in matching_groups(ours, theirs):
-        group = [left[number] for number in first], [right[number] for number in second]
-        sizes = [[use.size(axis) for axis in side] for side in group]
-        if kept is None and sorted(sizes[0]) == sorted(sizes[1]) and len({*sizes[0]}) == len(sizes[0]):
-            # [400, 800] read as [800, 400] stays that.
-            use.same(group[0], [group[1][sizes[1].index(size)] for size in sizes[0]])
-        elif kept is None:
-            use.product(*group)
-        else:
-            use.keep((*group[0], *group[1]), kept)
-
-
-def relate_bytes(use: Relating, left: Sequence[int], right: Sequence[int]) -> None:
-    """Two arrays hold the same bytes as elements of different widths, in dimensions from major to minor."""
-    widths = use.operands[0].array.element_type.bits, use.result.array.element_type.bits
-    counts = prod(map(use.size, left)), prod(map(use.size, right))
-    if counts[0] * widths[0] == counts[1] * widths[1]:
-        use.product(left, right)
-    else:
-        use.keep((*left, *right), "only a part of what it is a dimension of is used")
-
+from hloexec.ops.relations.rules import Joined, Relating, Relations, Resizing, Slice, UnionFind
 
 _MOST_SHARES = 16
 """A part that is so many times smaller than the whole, or less, is a share of it."""
@@ -106,7 +50,10 @@ def _kind_of_part(whole: int, start: int, size: int) -> str:
         return "trim"
     if size <= 1 or 4 * size <= whole:
         return "piece"
-    return "about a share" if start in (0, whole - size) and _about_times(whole, size) else "unclear"
+    if start in (0, whole - size) and _about_times(whole, size):
+        return "about a share"
+    is_any = common > 1 or whole < _LEAST_TRIMMED
+    return "unclear" if is_any else "trim" if 2 * size > whole else "piece"
 
 
 def _kind_of_slice(relations: Relations, whole: int, start: int, size: int) -> str:
@@ -174,7 +121,7 @@ def relate_part(use: Relating, whole: int, part: int, start: int) -> None:
         use.at_least(part, 1)
     elif kind == "piece":
         use.keep([part], "it is a piece of fixed size of a larger dimension")
-        use.at_least(whole, full - start if _is_at_end(full, start, size) else start + size)
+        use.at_least(whole, _needed(full, start, size))
     elif kind == "about a share" and (times := _about_times(full, size)):
         use.equation({whole: 1, part: -times})
     else:
@@ -225,21 +172,24 @@ def _shares_of_devices(relations: Relations) -> set[tuple[int, int]]:
 
 
 def _tie_reassembled(relations: Relations) -> list[int]:
-    """What is put together of all slices of a dimension, in their order, is that dimension; the dimensions that are."""
+    """What is put together of all slices of a dimension, in their order, is that dimension; the dimensions that are.
+
+    So it is where the order begins with another slice, and those before that come last.
+    """
     reassembled = []
     places = defaultdict(set)
     for _, whole, part, start in relations.slices:
         places[relations.root(part)].add((relations.root(whole), start))
     for _, total, parts in relations.joined:
-        starts = accumulate((relations.sizes[part] for part in parts), initial=0)
-        wholes = [
-            {whole for whole, begin in places[relations.root(part)] if begin == start}
-            for part, start in zip(parts, starts, strict=False)
-        ]
-        for whole in set.intersection(*wholes) if wholes else ():
-            if relations.sizes[whole] == relations.sizes[total]:
+        full = relations.sizes[total]
+        starts = [*accumulate((relations.sizes[part] for part in parts), initial=0)]
+        for whole, first in places[relations.root(parts[0])] if parts else ():
+            rotated = zip(parts, starts, strict=False)
+            if relations.sizes[whole] == full and all(
+                (whole, (first + start) % full) in places[relations.root(part)] for part, start in rotated
+            ):
                 relations.tie(whole, total)
-                reassembled.append(total)
+                reassembled += [] if first else [total]
     return reassembled
 
 
@@ -277,8 +227,9 @@ def _tie_taken_apart(relations: Relations) -> None:
             layouts[relations.sizes[whole]].append((whole, ends))
     for root, slices in slices_by_root.items():
         places = {place for _, _, part, start in slices for place in (start, start + relations.sizes[part])}
+        cuts = places - {0, relations.sizes[root]}
         for whole, ends in layouts[relations.sizes[root]]:
-            if places <= ends:
+            if cuts and cuts <= ends:
                 relations.tie(whole, root)
 
 
@@ -341,9 +292,19 @@ def _relate_stretches(relations: Relations, slices: Sequence[Slice]) -> None:
 
 
 def _relate_share(use: Relating, whole: int, part: int, start: int) -> None:
-    full, size = use.size(whole), use.size(part)
-    use.equation({whole: size // gcd(full, size), part: -(full // gcd(full, size))})
-    use.whole(whole, start)
+    """A share, or, where it cannot be one, all but a few elements, or a few, as of halos."""
+    full, size, otherwise = use.size(whole), use.size(part), None
+    if 2 * size > full:
+        otherwise = use.constant_sum({whole: 1, part: -1})
+    elif size < _LEAST_SHARE and 2 * size < full:
+        otherwise = attrs.evolve(use.constant_sum({part: 1}), least=((whole, _needed(full, start, size)),))
+    share = use.constant_sum({whole: size // gcd(full, size), part: -(full // gcd(full, size))})
+    use.relations.equations.append(attrs.evolve(share, whole=((whole, start),) if start else (), otherwise=otherwise))
+
+
+def _needed(whole: int, start: int, size: int) -> int:
+    """How large a dimension has to be for a piece of fixed size."""
+    return whole - start if _is_at_end(whole, start, size) else start + size
 
 
 def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: int) -> int:
@@ -357,7 +318,8 @@ def resized_start(whole: int, start: int, size: int, new_whole: int, new_size: i
         return start * new_whole // whole
     if kind == "about a share":
         return new_whole - new_size if start else 0
-    return new_whole - (whole - start) if kind == "piece" and _is_at_end(whole, start, size) else start
+    is_piece = kind == "piece" or (kind == "share" and size == new_size)
+    return new_whole - (whole - start) if is_piece and _is_at_end(whole, start, size) else start
 
 
 def relate_window_of(use: Relating, whole: int, window: int, devices: int | None = None) -> None:
@@ -437,7 +399,7 @@ def visits(extent: int, size: int, dimension: WindowDimension) -> Iterator[tuple
     base_dilation within the input: both x and the input index run in steps.
     """
     stride, base = dimension.stride, dimension.base_dilation
-    common = math.gcd(stride, base)
+    common = gcd(stride, base)
     step, input_step = base // common, stride // common
     for tap in range(dimension.size):
         offset = tap * dimension.window_dilation - dimension.padding_low
@@ -532,10 +494,8 @@ def relate_window(use: Relating, window: WindowDimension, extent: int, places: i
     else:
         use.keep(kernel, "it is the size of a window")
         use.at_least(extent, 1)
-        if window.stride == window.base_dilation:
-            use.equation({extent: 1, places: -1})
-        else:
-            use.equation({extent: window.base_dilation, places: -window.stride})
+        common = gcd(window.stride, window.base_dilation)
+        use.equation({extent: window.base_dilation // common, places: -(window.stride // common)})
         if window.stride == window.size and window.base_dilation == window.window_dilation == 1:
             use.relations.tiled[places] = extent
 

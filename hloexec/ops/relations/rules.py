@@ -67,9 +67,12 @@ class Relating:
 
     def equation(self, terms: Mapping[int, int]) -> None:
         """The sum of dimensions times coefficients stays what it is."""
+        self.relations.equations.append(self.constant_sum(terms))
+
+    def constant_sum(self, terms: Mapping[int, int]) -> Equation:
         nonzero_terms = tuple((dimension, count) for dimension, count in terms.items() if count)
         constant = sum(self.size(dimension) * count for dimension, count in nonzero_terms)
-        self.relations.add_equation(nonzero_terms, constant, self.where)
+        return Equation(nonzero_terms, constant, self.where)
 
     def multiple(self, larger: int, smaller: int) -> None:
         """The quotient of two dimensions stays what it is."""
@@ -269,6 +272,12 @@ class Equation:
     """(dimension, coefficient)"""
     constant: int
     where: Place
+    whole: tuple[tuple[int, int], ...] = ()
+    """(dimension, number): what it is divided by divides the number, too, as long as the equation holds."""
+    least: tuple[tuple[int, int], ...] = ()
+    """(dimension, size): it may not be smaller then."""
+    otherwise: Equation | None = None
+    """What holds in its place if it cannot."""
 
 
 @frozen
@@ -458,9 +467,6 @@ class Relations:
         if self.lanes is None:
             (self.lanes,) = self.new((LANES,))
         return self.lanes
-
-    def add_equation(self, terms: tuple[tuple[int, int], ...], constant: int, where: Place) -> None:
-        self.equations.append(Equation(terms, constant, where))
 
     def add_product(self, left: Axes, right: Axes, where: Place) -> None:
         self.products.append(Product(left, right, where))

@@ -54,9 +54,23 @@ def fixed_axes(literal: Literal, devices: int) -> Iterator[tuple[int, str]]:
                 yield axis, "it is one of an unknown table with a row for each device"
         return
     assert isinstance(literal.value, np.ndarray)
+    is_mask = padding_of(literal.value) is not None
     for axis in range(shape.rank):
-        if not (_is_repeated(literal.value, axis) or is_counting(literal.value, axis)):
+        is_last = is_mask and axis == shape.rank - 1
+        if not (is_last or _is_repeated(literal.value, axis) or is_counting(literal.value, axis)):
             yield axis, "a constant lists its elements"
+
+
+def padding_of(array: Array) -> tuple[int, int] | None:
+    """Of a mask that is true but for the last elements of so many rows, again and again: the numbers of both."""
+    if array.dtype != np.bool_ or array.ndim != 2 or not array.size or array.all():
+        return None
+    for count in (*reversed(divisors(len(array))), len(array)):
+        groups = array.reshape(-1, count * array.shape[1])
+        if (groups == groups[0]).all():
+            padding = int((~groups[0]).sum())
+            return (count, padding) if 4 * padding <= groups.shape[1] and groups[0, :-padding].all() else None
+    return None
 
 
 def is_counting(array: Array, axis: int) -> bool:
@@ -76,7 +90,7 @@ def _is_repeated(array: Array, axis: int) -> bool:
 
 
 def resized_literal(literal: Literal, shape: Shape) -> Literal:
-    """The first elements of a constant along every dimension."""
+    """The first elements of a constant along every dimension; the padding of a mask stays."""
     parts = iter(flat_shapes(shape))
     return map_literal(literal, lambda leaf: _resized(leaf, next(parts)))
 
@@ -86,6 +100,10 @@ def _resized(literal: Literal, shape: Shape) -> Literal:
         return Literal(shape, FirstElement(literal.held.element, shape))
     if literal.array is None or not isinstance(shape, ArrayShape):
         return Literal(shape, None)
+    if (mask := padding_of(literal.array)) is not None:
+        count, padding = mask
+        length = count * shape.dimensions[1]
+        return Literal.from_array(np.resize(np.arange(length) < length - padding, shape.dimensions), shape)
     return Literal.from_array(_first(literal.array, shape.dimensions), shape)
 
 
@@ -473,6 +491,8 @@ def _relate_constant(use: Relating, devices: int, shorter: DeviceAxes | None) ->
     if shorter is not None and use.where in shorter.constants.tables:
         return
     for literal, axes in zip(use.attributes.literal.leaves(), use.result.leaves.values(), strict=True):
+        if isinstance(literal.held, np.ndarray) and (mask := padding_of(literal.held)) is not None:
+            use.at_least(axes[-1], mask[1] // mask[0] + 1)
         for axis, reason in fixed_axes(literal, devices):
             if shorter is not None and literal.held is None:
                 use.relations.tie(axes[axis], shorter.dimension(shorter.grid.every, use.relations, use.where))

@@ -8,7 +8,7 @@ the greatest common divisor of its bases and of the numbers that are divided alo
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from heapq import heapify, heappop, heappush
@@ -154,6 +154,8 @@ class _Part:
     equations: dict[int, Equation] = attrs.field(factory=dict)
     products: dict[int, Product] = attrs.field(factory=dict)
     offsets: dict[int, int] = attrs.field(factory=dict)
+    sources: dict[int, int] = attrs.field(factory=dict)
+    """By root, the number of the equation that its offset is from."""
     repair: Callable[[], None] = attrs.field(init=False)
     """What to do about the last failure."""
 
@@ -161,32 +163,34 @@ class _Part:
         """Give every root an offset; where that fails, the first failure."""
         size, kept = self.whole.size, self.whole.kept
         self.offsets = {root: size(root) for root in self.roots if root in kept or size(root) <= 1}
-        for number, equation in self.equations.items():
-            if not self._solve(equation):
+        self.sources.clear()
+        for number in self.equations:
+            if not self._solve(number):
                 return 0, (number,)
         return self._propagate() or self._fit_products()
 
     def _propagate(self) -> _Failure | None:
         users = defaultdict(list)
-        for equation in self.equations.values():
+        for number, equation in self.equations.items():
             for root, _ in equation.terms:
-                users[root].append(equation)
+                users[root].append(number)
         multiplied = {root for product in self.products.values() for root in (*product.left, *product.right)}
         order = sorted((*_roughness(self.whole.size(root)), root not in multiplied, root) for root in self.roots)
         for rank in order:
             waiting = [rank[-1]]
             self.offsets.setdefault(rank[-1], 0)
             while waiting:
-                for equation in users[waiting.pop()]:
+                for number in users[waiting.pop()]:
                     before = len(self.offsets)
-                    if not self._solve(equation):
+                    if not self._solve(number):
                         return 1, rank
                     if len(self.offsets) > before:
                         waiting.append(next(reversed(self.offsets)))
         return None
 
-    def _solve(self, equation: Equation) -> bool:
+    def _solve(self, number: int) -> bool:
         """Find the one offset that an equation lacks; False where it cannot hold unless roots stay that do not yet."""
+        equation = self.equations[number]
         roots = [root for root, _ in equation.terms]
         unknown = [(root, count) for root, count in equation.terms if root not in self.offsets]
         total = sum(count * self.offsets[root] for root, count in equation.terms if root in self.offsets)
@@ -197,9 +201,31 @@ class _Part:
             offset, rest = divmod(equation.constant - total, count)
             if not rest and offset <= self.whole.size(root):
                 self.offsets[root] = offset
+                self.sources[root] = number
                 return True
-        self.repair = partial(self.whole.keep, roots, _UNEQUAL, equation.where)
-        return not self.whole.fresh(roots)
+        if not self.whole.fresh(roots):
+            return True
+        self.repair = self._replacing(roots, number) or partial(self.whole.keep, roots, _UNEQUAL, equation.where)
+        return False
+
+    def _replacing(self, roots: Sequence[int], number: int | None = None) -> Callable[[], None] | None:
+        """What puts another equation in the place of one that offsets of roots are from, or of the one with a number:
+        the nearest of those that may be another; None where there is none."""
+        waiting = deque([] if number is None else [number])
+        waiting.extend(self.sources[root] for root in roots if root in self.sources)
+        seen = set(waiting)
+        while waiting:
+            number = waiting.popleft()
+            equation = self.equations[number]
+            if equation.otherwise is not None:
+                return partial(self._replace, number, equation.otherwise)
+            nearer = {self.sources[root]: None for root, _ in equation.terms if root in self.sources}
+            waiting.extend(other for other in nearer if other not in seen)
+            seen.update(nearer)
+        return None
+
+    def _replace(self, number: int, equation: Equation) -> None:
+        self.equations[number] = self.whole.equations[number] = equation
 
     def _fit_products(self) -> _Failure | None:
         """A product of a size with an offset is linear in it, if all other sizes stay that it is multiplied with."""
@@ -221,6 +247,10 @@ class _Part:
         partner = self._partner(root, side, other)
         if partner is None:
             self.products[number] = product
+            replace = self._replacing([root])
+            if replace is not None:
+                replace()
+                return
             whole.keep([root], "sizes do not shrink in proportion", product.where)
             return
         rests = [list(side), list(other)]
@@ -234,13 +264,17 @@ class _Part:
 
     def _partner(self, root: int, side: Axes, other: Axes) -> int | None:
         """The size on the other side of a product that follows one with an offset, where both may change while all
-        others stay; None where there is none, or those that stay are more than what could."""
+        others stay; None where there is none, or those that would not stay without that are more than what could."""
         size = self.whole.size
         before, after = prod(map(size, side)) // max(1, size(root)), prod(map(size, other))
         for partner in sorted({*other}, key=size, reverse=True):
             rest = after // max(1, size(partner))
             follows = rest and not self.offsets[root] * before % rest and partner not in self.whole.kept
-            if follows and before * rest <= max(size(root), _MOST_STAYING):
+            staying = [*side, *other]
+            staying.remove(root)
+            staying.remove(partner)
+            times = prod(size(axis) for axis in staying if self.offsets[axis] < size(axis))
+            if follows and times <= max(size(root), _MOST_STAYING):
                 return partner
         return None
 
@@ -383,7 +417,8 @@ def _members(working: Offsets, roots: Sequence[int]) -> dict[int, list[int]]:
 def _units(working: Offsets, members: Mapping[int, list[int]], relations: Relations) -> dict[int, int]:
     units = {first: gcd(*map(working.base, roots)) for first, roots in members.items()}
     first_of = {root: first for first, roots in members.items() for root in roots}
-    for dimension, number in relations.whole:
+    wholes = [entry for equation in working.equations for entry in equation.whole]
+    for dimension, number in (*relations.whole, *wholes):
         first = first_of.get(relations.root(dimension))
         if first is not None:
             units[first] = gcd(units[first], number)
@@ -419,7 +454,8 @@ def _assembled(
     divided = {number for product in products for side in product for number in side}
     units = _units(working, members, relations)
     bounds = defaultdict(list)
-    for dimension, size in relations.least:
+    leasts = [entry for equation in working.equations for entry in equation.least]
+    for dimension, size in (*relations.least, *leasts):
         bounds[relations.root(dimension)].append(size)
     to_one = {relations.root(dimension) for dimension in relations.to_one}
     groups = []

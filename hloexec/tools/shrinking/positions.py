@@ -4,8 +4,8 @@ Constants that encode a dimension: bounds of indices, numbers of iterations, len
 
 Numbers that are moved, added and compared with one another count the same: they have one *unit*. Where numbers of a
 unit are positions along a dimension (iotas, start indices), a constant of that unit which is the size of the dimension,
-or the last position, follows it. Multiples of the size's share are rewritten as well, which is a guess; any other
-number that is neither small nor negative is left as it is, and listed.
+or the last position, follows it, as does where a part of it begins or ends. Multiples of the size's share are rewritten
+as well, which is a guess; any other number that is neither small nor negative is left as it is, and listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hloexec.core.ir import Literal, Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.ops.registry import Role, role_of
-from hloexec.ops.relations import Equation, Place, Position, Relations
+from hloexec.ops.relations import Equation, Place, Position, Relations, resized_start
 from hloexec.tools.shrinking.dimensions import Dimensions, is_counting
 from hloexec.tools.shrinking.sums import Roots
 
@@ -187,6 +187,8 @@ class _Lengths:
     """Of devices."""
     counts: frozenset[int]
     """Of devices: axes, and dimensions that stay."""
+    edges: Mapping[int, Mapping[int, Collection[int]]]
+    """By root, where its parts begin and end, and what becomes of that."""
 
     def of(self, dimensions: Iterable[int]) -> dict[int, int]:
         """New sizes by old ones, the larger first; those that became several are left out.
@@ -220,6 +222,14 @@ class _Lengths:
         wholes = {before: after for before, (after, *others) in new_wholes.items() if not others}
         return {before - less: (after - less, before) for before, after in wholes.items() for less in (0, 1)}
 
+    def edges_of(self, dimensions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """By where parts of dimensions begin and end, the new place, and the size of the dimension."""
+        new_places: dict[int, set[tuple[int, int]]] = {}
+        for root in {self.relations.root(dimension) for dimension in dimensions}:
+            for old, places in self.edges.get(root, {}).items():
+                new_places.setdefault(old, set()).update((place, self._size(root)[0]) for place in places)
+        return {old: next(iter(places)) for old, places in new_places.items() if len(places) == 1}
+
     def last_starts(self, rooms: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """By the starts of windows that divide a dimension, or are several of a few parts, the last start of
         others, and their size, the new ones, and the size of the dimension."""
@@ -249,7 +259,18 @@ class _Lengths:
                 if len(whole) == 1 and len(factors) > 1:
                     splits.setdefault(whole[0], set()).add(factors)
         axes, members = relations.device_roots()
-        return cls(relations, sizes, splits, axes, axes | members)
+        edges: dict[int, dict[int, set[int]]] = {}
+        for use, dimension, piece, start in relations.slices:
+            root = relations.root(dimension)
+            full, size = relations.sizes[dimension], relations.sizes[piece]
+            new_full, new_size = sizes.get(root, full), sizes.get(relations.root(piece), size)
+            if new_full == full or use.where in relations.starts:
+                continue
+            new_start = resized_start(full, start, size, new_full, new_size)
+            for old, new in ((start, new_start), (start + size, new_start + new_size)):
+                if 0 < old < full:
+                    edges.setdefault(root, {}).setdefault(old, set()).add(new)
+        return cls(relations, sizes, splits, axes, axes | members, edges)
 
 
 def lengths_by_constant(
@@ -289,8 +310,10 @@ def constants_for(
                 continue
             unit = relations.units.root(value.unit)
             columns = _columns(literal.held, unit, single, vectors, lengths)
-            starts = lengths.of_devices(single.get(unit, ()), axes.get(unit, ())) | lengths.last_starts(
-                rooms.get(unit, ())
+            starts = (
+                lengths.edges_of(single.get(unit, ()))
+                | lengths.of_devices(single.get(unit, ()), axes.get(unit, ()))
+                | lengths.last_starts(rooms.get(unit, ()))
             )
             array, literal_changes = _replaced(literal.held, columns, starts)
             array, bits = _shifts(array, shifts.get(unit), lengths, changed)

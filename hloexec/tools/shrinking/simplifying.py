@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from hloexec.ops.relations import Axes, Equation, Place, Product, Relations
-from hloexec.ops.relations.parts import matching_groups
+from hloexec.ops.relations.reshapes import matching_groups
 
 _Splits = Mapping[int, list[tuple[Axes, Place]]]
 
@@ -99,14 +99,24 @@ def distinct_equations(relations: Relations) -> list[Equation]:
     """The equations between roots, each once, with one term for each root; those that always hold are left out."""
     equations: dict[object, Equation] = {}
     for equation in relations.equations:
-        terms: dict[int, int] = {}
-        for dimension, count in equation.terms:
-            root = relations.root(dimension)
-            terms[root] = terms.get(root, 0) + count
-        items = tuple(sorted((root, count) for root, count in terms.items() if count))
-        if items:
-            equations.setdefault((items, equation.constant), attrs.evolve(equation, terms=items))
+        plain = _between_roots(equation, relations)
+        if plain.terms:
+            key = plain.terms, plain.constant
+            before = equations.setdefault(key, plain)
+            if before is not plain:
+                both = dict.fromkeys((*before.whole, *plain.whole))
+                equations[key] = attrs.evolve(before, whole=tuple(both), otherwise=before.otherwise and plain.otherwise)
     return list(equations.values())
+
+
+def _between_roots(equation: Equation, relations: Relations) -> Equation:
+    terms: dict[int, int] = {}
+    for dimension, count in equation.terms:
+        root = relations.root(dimension)
+        terms[root] = terms.get(root, 0) + count
+    items = tuple(sorted((root, count) for root, count in terms.items() if count))
+    second = equation.otherwise and _between_roots(equation.otherwise, relations)
+    return attrs.evolve(equation, terms=items, otherwise=second)
 
 
 def distinct_products(relations: Relations) -> list[Product]:
