@@ -9,7 +9,7 @@ import pytest
 
 import hloexec
 from benchmarks.sharded_layers import sharded_layers
-from hloexec.ops.relations import Product, Relations
+from hloexec.ops.relations import Equation, Product, Relations
 from hloexec.tools.shrinking.grouping import Offsets
 from hloexec.tools.shrinking.positions import tie_positions
 from hloexec.tools.shrinking.simplifying import merged_roots, tie_splits
@@ -79,7 +79,7 @@ def sums_that_stay(length: int) -> tuple[Callable[[], object], Callable[[], bool
     relations = Relations()
     roots = relations.new([6, 4] * length)
     for first, second in zip(roots[::2], roots[1::2], strict=True):
-        relations.add_equation(((first, 1), (second, 1)), 10, WHERE)
+        relations.equations.append(Equation(((first, 1), (second, 1)), 10, WHERE))
     offsets = Offsets(relations, relations.equations, [])
     return lambda: offsets.settle(roots), lambda: offsets.kept.keys() == {*roots}
 
