@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import hloexec
 from hloexec.cli import main
 from hloexec.engine.options import Options
+from hloexec.tools.counterparts.answers import Answer, Outcome
 from hloexec.tools.isolating.elements import elements_of
 from hloexec.tools.isolating.judging import Judge
 from tests.command_line import CommandLine
@@ -147,6 +149,21 @@ def test_what_does_not_answer_is_an_outcome_of_its_unit() -> None:
     }  # fmt: skip
     reasons = {unit.name: unit.reason for unit in isolation.units}
     assert "no such unit here" in reasons[f"{BODY}/next"] and "2 outputs" in reasons["first"]
+
+
+@pytest.mark.parametrize("result", [(), (np.ones(4, np.float32),) * 2, np.ones(3, np.float32)])
+def test_what_is_not_shaped_as_the_unit_is_different(result: Any) -> None:
+    class Other:
+        name = "other"
+
+        def require(self, module: hloexec.Module, *, is_divided: bool = False) -> None:
+            """It takes any."""
+
+        def run(self, module: hloexec.Module, inputs: Any, **options: Any) -> Answer:
+            return Answer(Outcome.ANSWERED, result)
+
+    module = hloexec.parse("HloModule m\nENTRY e {\n  a = f32[4] parameter(0)\n  ROOT r = f32[4] exponential(a)\n}\n")
+    assert _outcomes(hloexec.isolate(module, against=Other())) == {"r": "different"}
 
 
 def test_a_policy_explains_what_it_does_and_no_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -54,9 +55,12 @@ class _Held:
     value: Value
 
     @cached_property
-    def digest(self) -> int:
+    def digest(self) -> bytes:
         """The same for equal values of one shape."""
-        return hash(tuple(array.tobytes() for array in arrays_of((self.value,))))
+        digest = hashlib.blake2b()
+        for array in arrays_of((self.value,)):
+            digest.update(array.tobytes())
+        return digest.digest()
 
 
 class _Collector:
