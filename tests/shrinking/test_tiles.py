@@ -127,3 +127,54 @@ ENTRY main {
     (a,) = hloexec.random_inputs(small)
     assert sizes_of(small)["a"] == [(64, 1, 3)]
     np.testing.assert_array_equal(hloexec.run(small, a), a.reshape(64, 3))
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "dims", "after"),
+    [
+        ("f32[8,31]{1,0:T(8,128)} bitcast(a)", "f32[8,32]{1,0:T(8,128)}", {32: 4}, (8, 4)),
+        ("f32[8,2,32]{2,0,1:T(8,128)} bitcast(a)", "f32[8,2,33]{2,0,1:T(8,128)}", {33: 5}, (8, 2, 5)),
+        ("s8[16384]{0:T(1024)(128)(4,1)} bitcast(a)", "f8e4m3fn[32,512]{1,0:T(32,128)(4,1)}", {32: 4, 512: 4}, (4, 4)),
+    ],
+)
+def test_a_bitcast_that_leaves_out_padding_or_flattens_tiles_shrinks(
+    line: str, before: str, dims: dict[int, int], after: tuple[int, ...]
+) -> None:
+    module = hloexec.parse(f"HloModule m\nENTRY main {{\n  a = {before} parameter(0)\n  ROOT r = {line}\n}}\n")
+    small = hloexec.shrink(module, dims=dims).module
+    assert_valid(small)
+    assert sizes_of(small)["a"] == [after]
+    (a,) = hloexec.random_inputs(small)
+    result = hloexec.run(small, a)
+    expected = a[tuple(map(slice, result.shape))] if result.ndim == a.ndim else a.reshape(-1).view(np.int8)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "before", "dims", "after"),
+    [
+        ("s8[65536]{0:T(1024)(128)(4,1)} bitcast(a)", "bf16[2,30,512]{2,1,0:T(8,128)(2,1)}", {30: 6}, (2, 6, 512)),
+        ("s8[49152]{0:T(1024)(128)(4,1)} bitcast(a)", "f32[4,24,8]{2,1,0:T(8,128)}", {4: 2, 24: 8}, (2, 8, 8)),
+        ("f32[2,40,4]{2,1,0:T(8,128)} bitcast(a)", "f32[1,2,96,40]{2,3,1,0:T(8,128)}", {96: 8}, (1, 2, 8, 40)),
+        ("f32[16,63]{1,0:T(8,128)} bitcast(a)", "f32[16,1,64]{2,1,0:T(1,128)}", {16: 8, 64: 5}, (8, 1, 5)),
+        ("bf16[1,3072]{1,0:T(2,128)(2,1)} bitcast(a)", "bf16[1,24,128]{2,0,1:T(2,128)(2,1)}", {24: 3}, (1, 3, 128)),
+    ],
+)
+def test_a_bitcast_keeps_elements_beside_the_padding_of_tiles(
+    line: str, before: str, dims: dict[int, int], after: tuple[int, ...]
+) -> None:
+    module = hloexec.parse(f"HloModule m\nENTRY main {{\n  a = {before} parameter(0)\n  ROOT r = {line}\n}}\n")
+    small = hloexec.shrink(module, dims=dims).module
+    assert_valid(small)
+    assert sizes_of(small)["a"] == [after]
+    (a,) = hloexec.random_inputs(small)
+    result = hloexec.run(small, a)
+    if result.dtype == np.int8:
+        # Whatever order they lie in, the bytes are those of the elements, and zeros.
+        padding = result.size - a.nbytes
+        assert padding > 0
+        bits = np.concatenate([a.reshape(-1).view(np.int8), np.zeros(padding, np.int8)])
+        np.testing.assert_array_equal(np.sort(result), np.sort(bits))
+    else:
+        rows = a[0].transpose(0, 2, 1)[..., :4] if a.ndim == 4 else a.reshape(len(result), -1)[:, : result.shape[1]]
+        np.testing.assert_array_equal(result, rows)

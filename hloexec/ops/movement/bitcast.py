@@ -141,7 +141,7 @@ def _relate_padded_bytes(use: Relating, ours: Sequence[int], theirs: Sequence[in
         return False
     products = []
     for axes, tile in sides:
-        first, lanes = len(axes) - len(tile), use.relations.lanes_of_tiles()
+        first = len(axes) - len(tile)
         tiled = list(zip(axes[first:], tile, strict=True))
         larger = [(axis, size) for axis, size in tiled if use.size(axis) > size or use.size(axis) == size > 1]
         whole = [*axes[:first], *(axis for axis, _ in larger)]
@@ -149,6 +149,7 @@ def _relate_padded_bytes(use: Relating, ours: Sequence[int], theirs: Sequence[in
         for axis, size in tiled:
             if use.size(axis) < size and size % LANES == 0:
                 # Rows of one tile, or less.
+                lanes = use.relations.lanes_of_tiles()
                 use.at_least(lanes, use.size(axis))
                 products[-1].append(lanes)
     use.product(*products)
