@@ -11,6 +11,7 @@ from hloexec.core.arguments import described, require_text, wrong
 from hloexec.core.arrays import as_array
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape
 from hloexec.core.tree import rebuilt
+from hloexec.core.values import TOKEN
 from hloexec.errors import EvaluationError, HloError, InputError, ShapeError
 from hloexec.ops.common import lies_in_order, row_major
 from hloexec.ops.registry import USER_CALLS, Entry, Role, Rule
@@ -37,10 +38,10 @@ def register_custom_call(target: str, function: Any = _UNSET) -> Any:
             return x * np.float32(json.loads(backend_config)["factor"])
 
     The function is called with one array per operand (a nested tuple of arrays for a tuple), and returns an array or a
-    tuple with the dimensions and element types that the instruction declares. It must not modify its operands. It may
-    declare any of these keyword-only arguments: `attributes` (all attributes of the instruction), `backend_config` (its
-    text, verbatim, or None), `shape` (the declared `Shape` of the result), `operand_shapes` (a tuple of shapes) and
-    `numerics` (the `NumericsPolicy` of the run).
+    tuple with the dimensions and element types that the instruction declares (anything for a token). It must not modify
+    its operands. It may declare any of these keyword-only arguments: `attributes` (all attributes of the instruction),
+    `backend_config` (its text, verbatim, or None), `shape` (the declared `Shape` of the result), `operand_shapes` (a
+    tuple of shapes) and `numerics` (the `NumericsPolicy` of the run).
 
     A class has the function as the static method `evaluate`, and may have two more: `infer(*operand_shapes)`, which
     returns the `Shape` of the result or raises `hloexec.ShapeError` if the operands are invalid (it may declare the
@@ -178,6 +179,8 @@ def _checked(value: object, shape: Shape, target: str) -> Any:
 
     def leaf(node: tuple[Any, Any]) -> Any:
         part, declared = node[0], node[1].array_shape
+        if declared.is_token:
+            return TOKEN
         array = as_array(part)
         if array.dtype != declared.element_type.storage or not declared.has_room_for(array.shape):
             raise EvaluationError(

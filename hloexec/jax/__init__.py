@@ -1,0 +1,14 @@
+"""From a JAX program, on the hardware where it runs: `import hloexec.jax as hx`.
+
+    fast = hx.jit(step, numerics="tf32")         # the same function in hloexec, with another machine's rounding
+    step = hx.check(step)                        # names the instruction, line, iteration and device of the first NaN
+    with hx.capture("captured", every=100): ...  # keeps modules, inputs and results of this hardware
+    hx.compare_sharded(step, mesh, *arguments)   # one device against many
+
+Needs JAX: `pip install 'hloexec[jax]'`.
+"""
+
+from hloexec.jax.jitting import Jitted, jit
+from hloexec.jax.lowering import Program
+
+__all__ = ["Jitted", "Program", "jit"]

@@ -1,0 +1,213 @@
+"""A function of JAX for given arguments as a module that hloexec runs, and what leads from the one's values to the
+other's.
+
+`jax.jit(f).trace` decides what is a new signature: JAX gives the same jaxpr for arguments of the same structure, types
+and static values. On several devices, the module is that before partitioning: each device has the whole arrays, and
+regions of shard_map take their shards of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import attrs
+import numpy as np
+
+from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.core.ir.editing import map_instructions
+from hloexec.core.structs import frozen
+from hloexec.core.values import TOKEN, Array, Token, Value
+from hloexec.errors import UnsupportedError
+from hloexec.jax import internals
+from hloexec.language.interop.through_jaxlib import from_jax
+from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
+from hloexec.ops.registry import Role, role_of
+
+_INDEX = re.compile(r"index = (\d+)")
+_numbers = itertools.count()
+_is_tracing: ContextVar[bool] = ContextVar("_is_tracing", default=False)
+
+
+@contextmanager
+def _tracing() -> Iterator[None]:
+    token = _is_tracing.set(True)
+    try:
+        yield
+    finally:
+        _is_tracing.reset(token)
+
+
+def is_tracing() -> bool:
+    """Whether JAX traces a function that hloexec is to run."""
+    return _is_tracing.get()
+
+
+def is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether a value is JAX's stand-in for one while it traces a function."""
+    import jax
+
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+@frozen
+class Program:
+    """A function of JAX for one signature of its arguments."""
+
+    module: Module
+    """What JAX lowers it to, before optimization and partitioning."""
+    in_types: tuple[Any, ...]
+    """The abstract values of its leaves, in the order of `jax.tree.leaves`."""
+    out_tree: Any
+    """The structure of its result."""
+    out_types: tuple[Any, ...]
+    """`jax.ShapeDtypeStruct` of each leaf of the result."""
+
+    def inputs(self, leaves: Sequence[Any]) -> tuple[Value, ...]:
+        """The module's inputs: tokens, then the leaves as arrays; Python's numbers have the types that JAX gives them,
+        and typed keys become their words."""
+        arrays = [_array(leaf, of_type) for leaf, of_type in zip(leaves, self.in_types, strict=True)]
+        tokens = len(self.module.entry.parameters) - len(arrays)
+        return (*[TOKEN] * tokens, *arrays)
+
+    def outputs(self, result: Value) -> Any:
+        """What the function returns, as JAX's arrays, from the module's result."""
+        import jax
+
+        parts = result if isinstance(result, tuple) else (result,)
+        arrays = [part for part in parts if not isinstance(part, Token)]
+        typed = [_of_jax(array, of_type) for array, of_type in zip(arrays, self.out_types, strict=True)]
+        return jax.tree.unflatten(self.out_tree, typed)
+
+
+def _array(leaf: Any, of_type: Any) -> Array:
+    import jax
+
+    if jax.dtypes.issubdtype(of_type.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return np.asarray(leaf, of_type.dtype)
+
+
+def _of_jax(array: Array, of_type: Any) -> Any:
+    import jax
+
+    if jax.dtypes.issubdtype(of_type.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(array, impl=of_type.dtype._impl.name)
+    return jax.device_put(array, of_type.sharding) if of_type.sharding is not None else jax.numpy.asarray(array)
+
+
+class Lowering:
+    """A function of JAX, lowered once for each signature; `options` are those of `jax.jit`."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        internals.jax_version()
+        import jax
+
+        self.function = function
+        self.jitted = jax.jit(function, **{**options, "keep_unused": True})
+        self._static = _static_parameters(function, options)
+        self._programs: dict[Any, Program] = {}
+
+    def leaves(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """The leaves of the arguments that are not static, in the order of the module's parameters."""
+        import jax
+
+        numbers, names = self._static
+        dynamic = tuple(value for number, value in enumerate(arguments) if number not in numbers)
+        return jax.tree.leaves((dynamic, {name: value for name, value in keywords.items() if name not in names}))
+
+    def program(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
+        """The module for the arguments' signature."""
+        with _tracing():
+            traced = self.jitted.trace(*arguments, **keywords)
+        shardings = tuple(getattr(leaf, "sharding", None) for leaf in self.leaves(arguments, keywords))
+        key = (traced.jaxpr, shardings)
+        if key not in self._programs:
+            self._programs[key] = _lower(traced)
+        return self._programs[key]
+
+
+def _static_parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> tuple[set[int], set[str]]:
+    """Numbers and names of static parameters: of those that one of the two options gives, the other follows."""
+    numbers = _as_set(options.get("static_argnums"))
+    names = _as_set(options.get("static_argnames"))
+    try:
+        parameters = [
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        return numbers, names
+    numbers = {number % len(parameters) if number < 0 else number for number in numbers}
+    names |= {parameters[number] for number in numbers if number < len(parameters)}
+    return numbers | {number for number, name in enumerate(parameters) if name in names}, names
+
+
+def _as_set(given: Any) -> set[Any]:
+    return set() if given is None else {given} if isinstance(given, (int, str)) else set(given)
+
+
+def _lower(traced: Any) -> Program:
+    import jax
+
+    lowered = traced.lower()
+    module = from_jax(lowered)
+    targets = _targets(module)
+    if internals.PARTITIONED in targets:
+        lowered = internals.lower_unpartitioned(traced)
+        module = from_jax(lowered)
+    if not targets.isdisjoint(internals.CALLBACKS):
+        module = _with_callbacks(module, internals.callbacks_of(lowered))
+    in_types = tuple(jax.tree.leaves(lowered.in_avals))
+    types, tree = jax.tree.flatten(lowered.out_info)
+    return Program(module, in_types, tree, tuple(types))
+
+
+def _targets(module: Module) -> set[str]:
+    return {
+        instruction.attributes.custom_call_target
+        for computation in module
+        for instruction in computation
+        if role_of(instruction) is Role.CUSTOM_CALL
+    }
+
+
+def _with_callbacks(module: Module, functions: Sequence[Callable[..., Any]]) -> Module:
+    """The module with a target of its own for the Python functions that it calls back, as long as it lives."""
+    target = f"hloexec.jax.callback.{next(_numbers)}"
+
+    def call(*operands: Any, backend_config: Any, shape: Shape) -> Any:
+        return _call_back(functions[_index(backend_config)], operands, shape)
+
+    def changed(_: Computation, instruction: Instruction) -> Instruction:
+        if role_of(instruction) is not Role.CUSTOM_CALL:
+            return instruction
+        attributes = instruction.attributes
+        if attributes.custom_call_target not in internals.CALLBACKS:
+            return instruction
+        return attrs.evolve(instruction, attributes=attrs.evolve(attributes, custom_call_target=target))
+
+    register_custom_call(target, call)
+    edited = map_instructions(module, changed)
+    weakref.finalize(edited, unregister_custom_call, target)
+    return edited
+
+
+def _index(backend_config: Any) -> int:
+    number = _INDEX.search(str(backend_config))
+    if number is None:
+        raise UnsupportedError(f"a callback whose configuration has no index: {backend_config}")
+    return int(number[1])
+
+
+def _call_back(function: Callable[..., Any], operands: Sequence[Any], shape: Shape) -> Any:
+    """A token comes before the other operands and results of a function whose effects are ordered."""
+    result = tuple(part if isinstance(part, Token) else np.asarray(part) for part in function(*operands))
+    return result if isinstance(shape, TupleShape) else result[0]
