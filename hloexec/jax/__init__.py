@@ -8,7 +8,8 @@
 Needs JAX: `pip install 'hloexec[jax]'`.
 """
 
+from hloexec.jax.checking import Checked, NonFiniteError, check
 from hloexec.jax.jitting import Jitted, jit
 from hloexec.jax.lowering import Program
 
-__all__ = ["Jitted", "Program", "jit"]
+__all__ = ["Checked", "Jitted", "NonFiniteError", "Program", "check", "jit"]

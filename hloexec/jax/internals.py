@@ -23,6 +23,8 @@ CALLBACKS = frozenset(
 PARTITIONED = "CustomSPMDPartitioning"
 """What calls a function with a partitioning of its own, on several devices."""
 
+_OPTIONS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+
 
 def jax_version() -> str:
     """The version of JAX; UnsupportedError without it."""
@@ -47,6 +49,23 @@ def callbacks_of(lowered: Any) -> Sequence[Callable[..., Any]]:
         return tuple(lowered._lowering.compile_args["host_callbacks"])
     except (AttributeError, KeyError, TypeError) as error:
         raise missing("the callbacks of a function", error) from error
+
+
+def unjitted(function: Any) -> tuple[Any, dict[str, Any]]:
+    """What `jax.jit` was given: the function and its options; a function that is not jitted, with none."""
+    import jax
+
+    if not isinstance(function, type(jax.jit(len))):
+        return function, {}
+    try:
+        info = function._jit_info
+        options = {name: getattr(info, name) for name in _OPTIONS}
+        for name in ("in_shardings", "out_shardings"):
+            leaves, tree = getattr(info, f"{name}_leaves"), getattr(info, f"{name}_treedef")
+            options[name] = jax.tree.unflatten(tree, leaves)
+        return function.__wrapped__, options
+    except AttributeError as error:
+        raise missing("the options of a jitted function", error) from error
 
 
 def lower_unpartitioned(traced: Any) -> Any:

@@ -23,13 +23,15 @@ import numpy as np
 from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
-from hloexec.core.values import TOKEN, Array, Token, Value
+from hloexec.core.values import TOKEN, Array, Token, Value, arrays_of
 from hloexec.errors import UnsupportedError
 from hloexec.jax import internals
 from hloexec.language.interop.through_jaxlib import from_jax
 from hloexec.ops.library_calls.user_calls import register_custom_call, unregister_custom_call
 from hloexec.ops.registry import Role, role_of
 
+DONATED = ("donate_argnums", "donate_argnames")
+"""The options of `jax.jit` by which arguments are overwritten."""
 _INDEX = re.compile(r"index = (\d+)")
 _numbers = itertools.count()
 _is_tracing: ContextVar[bool] = ContextVar("_is_tracing", default=False)
@@ -80,10 +82,15 @@ class Program:
         """What the function returns, as JAX's arrays, from the module's result."""
         import jax
 
-        parts = result if isinstance(result, tuple) else (result,)
-        arrays = [part for part in parts if not isinstance(part, Token)]
-        typed = [_of_jax(array, of_type) for array, of_type in zip(arrays, self.out_types, strict=True)]
+        types = zip(arrays_of(result), self.out_types, strict=True)
+        typed = [_of_jax(array, of_type) for array, of_type in types]
         return jax.tree.unflatten(self.out_tree, typed)
+
+    def arrays(self, result: Any) -> list[Array]:
+        """What the function returned, as the arrays of the module's result."""
+        import jax
+
+        return [_array(leaf, of_type) for leaf, of_type in zip(jax.tree.leaves(result), self.out_types, strict=True)]
 
 
 def _array(leaf: Any, of_type: Any) -> Array:
@@ -103,13 +110,14 @@ def _of_jax(array: Array, of_type: Any) -> Any:
 
 
 class Lowering:
-    """A function of JAX, lowered once for each signature; `options` are those of `jax.jit`."""
+    """A function of JAX, lowered once for each signature; `options` are those of `jax.jit`, but nothing is donated."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         internals.jax_version()
         import jax
 
-        self.function = function
+        function, known = internals.unjitted(function)
+        options = {name: value for name, value in {**known, **options}.items() if name not in DONATED}
         self.jitted = jax.jit(function, **{**options, "keep_unused": True})
         self._static = _static_parameters(function, options)
         self._programs: dict[Any, Program] = {}
@@ -120,7 +128,8 @@ class Lowering:
 
         numbers, names = self._static
         dynamic = tuple(value for number, value in enumerate(arguments) if number not in numbers)
-        return jax.tree.leaves((dynamic, {name: value for name, value in keywords.items() if name not in names}))
+        leaves: list[Any] = jax.tree.leaves((dynamic, {name: value for name, value in keywords.items() if name not in names}))
+        return leaves
 
     def program(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
         """The module for the arguments' signature."""
@@ -150,8 +159,8 @@ def _static_parameters(function: Callable[..., Any], options: Mapping[str, Any])
     return numbers | {number for number, name in enumerate(parameters) if name in names}, names
 
 
-def _as_set(given: Any) -> set[Any]:
-    return set() if given is None else {given} if isinstance(given, (int, str)) else set(given)
+def _as_set(option: Any) -> set[Any]:
+    return set() if option is None else {option} if isinstance(option, (int, str)) else set(option)
 
 
 def _lower(traced: Any) -> Program:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hloexec.core.ir import Computation, Instruction, Module, StackFrames
+from hloexec.core.places import split_path
 from hloexec.core.structs import frozen
 from hloexec.core.wording import truncated
 from hloexec.errors import HloError
@@ -54,6 +55,29 @@ def source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, 
     if metadata.source_file:
         return (SourceLine(metadata.source_file, metadata.source_line),)
     return ()
+
+
+def scope_of(module: Module, run_name: str) -> str:
+    """The framework's names on the way to an instruction in a run, with iterations: `jit(step)/while[3]/body/log` for
+    `while.2[3]:body/log.5`.
+
+    In what JAX calls, names begin anew; in what XLA inlines, they are whole.
+    """
+    calls, instruction = split_path(run_name)
+    iterations = [call.partition(":")[0].partition("[")[2] for call in run_name.split("/")]
+    computation: Computation | None = module.entry
+    whole, told = "", ""
+    for (caller, callee), iteration in zip([*calls, (instruction, "")], iterations, strict=True):
+        part = computation.by_name.get(caller) if computation is not None else None
+        op_name = (part.op_name if part is not None else None) or ""
+        if op_name.startswith(whole):
+            told, whole = told + op_name[len(whole) :], op_name
+        elif op_name:
+            told, whole = f"{told}/{op_name}", f"{whole}/{op_name}"
+        told += f"[{iteration}" if iteration else ""
+        names = computation_names(part.attributes) if part is not None else ()
+        computation = module.by_name.get(callee or next(iter(names), ""))
+    return told
 
 
 def sole_callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:

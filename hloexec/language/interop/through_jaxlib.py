@@ -10,6 +10,7 @@ metadata and configurations.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import struct
@@ -165,7 +166,7 @@ sys.stdout.buffer.write(text_of_module(computation_of(sys.stdin.buffer.read()).g
 
 def text_of_mlir(mlir: str | bytes, subject: str) -> str:
     """The HLO text of a StableHLO or MHLO module in MLIR text, or in bytecode that is known to be whole."""
-    _libraries(subject)
+    _require_jaxlib(subject)
     try:
         return text_of_module(computation_of(mlir if isinstance(mlir, bytes) else mlir.encode()).get_hlo_module())
     except Exception as error:
@@ -177,7 +178,7 @@ def text_of_bytecode(bytecode: bytes, subject: str) -> str:
 
     A process of its own reads it: damaged bytecode can corrupt the memory of the process that does.
     """
-    _libraries(subject)
+    _require_jaxlib(subject)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", _READ_BYTECODE]
     done = subprocess.run(command, input=bytecode, capture_output=True, env=environment, check=False)
@@ -194,9 +195,7 @@ def computation_of(mlir: bytes) -> Any:
     In one that calls an exported function of symbolic sizes, they become what its parameters say, as when JAX compiles
     it; the sizes of the function itself stay unknown, for a run to say.
     """
-    from jaxlib import _jax
-
-    library, options = _jax.mlir, {"use_tuple_args": False, "return_tuple": False}
+    library, options = of_jaxlib("mlir"), {"use_tuple_args": False, "return_tuple": False}
     computation = library.mlir_module_to_xla_computation(mlir, **options)
     if has_unknown_sizes(computation.as_hlo_text()):
         with suppress(Exception):
@@ -213,10 +212,8 @@ def has_unknown_sizes(text: str) -> bool:
 
 
 def text_of_module(module: Any) -> str:
-    """The whole HLO text of a `jaxlib._hlo.HloModule`."""
-    from jaxlib import _hlo
-
-    options = _hlo.HloPrintOptions()
+    """The whole HLO text of jaxlib's `HloModule`."""
+    options = of_jaxlib("HloPrintOptions")()
     for name, value in _WHOLE.items():
         setattr(options, name, value)
     return str(module.to_string(options))
@@ -228,15 +225,21 @@ def _refusal(subject: str, error: Exception) -> InputError:
     return InputError(f"XLA cannot read {subject}: {complaint or type(error).__name__}")
 
 
-def _libraries(subject: str) -> tuple[Any, Any]:
-    """jaxlib's modules for HLO and for MLIR."""
+def of_jaxlib(name: str) -> Any:
+    """A class, function or module of jaxlib, wherever its version has it."""
+    for home in ("_hlo", "_jax", "xla_extension"):
+        with suppress(ImportError, AttributeError):
+            return getattr(importlib.import_module(f"jaxlib.{home}"), name)
+    raise ImportError(f"jaxlib has no {name}")
+
+
+def _require_jaxlib(subject: str) -> None:
     try:
-        from jaxlib import _hlo, _jax
+        of_jaxlib("mlir")
     except ImportError as error:
         raise UnsupportedError(
             f"reading {subject} needs jaxlib ({error}): install hloexec[jax], or give the module as HLO text"
         ) from error
-    return _hlo, _jax.mlir
 
 
 _NAME = "<jax>"
@@ -259,13 +262,12 @@ def from_jax(function: Callable[..., Any] | Any, *arguments: object, **keywords:
     """
     try:
         import jax
-        from jax.export import Exported
         from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
         from jax.stages import Compiled, Lowered, Traced
     except ImportError as error:
         raise UnsupportedError("from_jax needs JAX: install hloexec[jax]") from error
     has_arguments = bool(arguments or keywords)
-    if isinstance(function, Exported):
+    if hasattr(function, "mlir_module_serialized"):  # of jax.export, which needs packages that JAX may come without
         if not has_arguments:
             text = text_of_mlir(function.mlir_module_serialized, "what is exported")
             return module_of_export(text, function.platforms, _NAME)
