@@ -11,5 +11,6 @@ Needs JAX: `pip install 'hloexec[jax]'`.
 from hloexec.jax.checking import Checked, NonFiniteError, check
 from hloexec.jax.jitting import Jitted, jit
 from hloexec.jax.lowering import Program
+from hloexec.jax.reverse import to_jax
 
-__all__ = ["Checked", "Jitted", "NonFiniteError", "Program", "check", "jit"]
+__all__ = ["Checked", "Jitted", "NonFiniteError", "Program", "check", "jit", "to_jax"]

@@ -51,6 +51,14 @@ def callbacks_of(lowered: Any) -> Sequence[Callable[..., Any]]:
         raise missing("the callbacks of a function", error) from error
 
 
+def key_implementation(dtype: Any) -> str:
+    """The name of the generator that typed keys of an element type are for, as `jax.random.wrap_key_data` takes it."""
+    try:
+        return str(dtype._impl.name)
+    except AttributeError as error:
+        raise missing("the generator of typed keys", error) from error
+
+
 def unjitted(function: Any) -> tuple[Any, dict[str, Any]]:
     """What `jax.jit` was given: the function and its options; a function that is not jitted, with none."""
     import jax

@@ -105,7 +105,7 @@ def _of_jax(array: Array, of_type: Any) -> Any:
     import jax
 
     if jax.dtypes.issubdtype(of_type.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(array, impl=of_type.dtype._impl.name)
+        return jax.random.wrap_key_data(array, impl=internals.key_implementation(of_type.dtype))
     return jax.device_put(array, of_type.sharding) if of_type.sharding is not None else jax.numpy.asarray(array)
 
 
@@ -143,9 +143,8 @@ class Lowering:
 
 
 def _static_parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> tuple[set[int], set[str]]:
-    """Numbers and names of static parameters: of those that one of the two options gives, the other follows."""
-    numbers = _as_set(options.get("static_argnums"))
-    names = _as_set(options.get("static_argnames"))
+    """Numbers and names of static parameters: where one of the two options is not given, it follows from the other."""
+    numbers, names = (_as_set(options.get(option)) for option in ("static_argnums", "static_argnames"))
     try:
         parameters = [
             parameter.name
@@ -155,8 +154,11 @@ def _static_parameters(function: Callable[..., Any], options: Mapping[str, Any])
     except (TypeError, ValueError):
         return numbers, names
     numbers = {number % len(parameters) if number < 0 else number for number in numbers}
-    names |= {parameters[number] for number in numbers if number < len(parameters)}
-    return numbers | {number for number, name in enumerate(parameters) if name in names}, names
+    if not names:
+        names = {parameters[number] for number in numbers if number < len(parameters)}
+    elif not numbers:
+        numbers = {number for number, name in enumerate(parameters) if name in names}
+    return numbers, names
 
 
 def _as_set(option: Any) -> set[Any]:

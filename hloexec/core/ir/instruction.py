@@ -9,8 +9,9 @@ the computations it calls. All of it is immutable and compares by value; source 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import attrs
@@ -261,6 +262,10 @@ class Module(Described):
     def instruction_count(self) -> int:
         """How many instructions all computations have."""
         return sum(map(len, self.computations))
+
+    def to_jax(self) -> Callable[..., Any]:
+        """The module as a function of JAX (`hloexec.jax.to_jax`), which stands above it and is imported by name."""
+        return import_module("hloexec.jax.reverse").to_jax(self)  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         instructions = counted(self.instruction_count, "instruction")
