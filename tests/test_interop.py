@@ -452,7 +452,7 @@ def test_from_jax_refuses_what_is_no_function(lowered: Any) -> None:
 
 
 def test_without_jaxlib_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("jax", "jaxlib", "jaxlib._hlo"):
+    for name in ("jax", "jaxlib", "jaxlib._hlo", "jaxlib._jax"):
         monkeypatch.setitem(sys.modules, name, None)
     for attempt in (
         lambda: load_bytes(b"ML\xefR\x01", "m.mlirbc"),

@@ -172,7 +172,7 @@ def test_without_jaxlib_the_file_of_an_exported_function_names_what_to_install(
     exported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = file_of(exported)
-    for name in ("jax", "jaxlib", "jaxlib._hlo"):
+    for name in ("jax", "jaxlib", "jaxlib._hlo", "jaxlib._jax"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnsupportedError, match=r"f\.bin \(a function that jax\.export .* install hloexec\[jax\]"):
         load_bytes(data, "f.bin")

@@ -24,7 +24,7 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.errors import HloError, InputError, warn
 from hloexec.jax import internals
-from hloexec.jax.lowering import DONATED, Lowering, is_traced
+from hloexec.jax.lowering import DONATED, Lowering, is_traced, replaying
 from hloexec.language.origins import SourceLine, scope_of
 from hloexec.ops.common import is_inexact, wide
 
@@ -57,8 +57,8 @@ def check(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     After each call, one reduction per array of the result waits for it, and tells whether there is a NaN or an
     infinity. If so, hloexec runs the call's module on its arguments. The error names the instruction that made it, the
-    line of the program, the path through scan, while, shard_map and vmap with iterations, the device, and the values. If
-    hloexec itself gets finite numbers, the difference is the finding, and the error says so. NaN and infinities of
+    line of the program, the path through scan, while, shard_map and vmap with iterations, the device, and the values.
+    If hloexec itself gets finite numbers, the difference is the finding, and the error says so. NaN and infinities of
     constants (masks) and of the arguments are no alarm; of the arguments' NaN, an HloWarning tells once.
 
     Arguments that the function donates are kept until the result is checked, so that it takes their memory again.
@@ -114,9 +114,11 @@ class Checked:
         bad = [number for number, leaf in enumerate(theirs) if number not in self._ignored and not _all_finite(leaf)]
         paths = jax.tree_util.tree_leaves_with_path(result)
         names = tuple(jax.tree_util.keystr(paths[number][0]) for number in bad)
-        search = find_nan(program.module, inputs, **self._run_options)
+        with replaying():
+            search = find_nan(program.module, inputs, **self._run_options)
         if search.finding is None:
-            ours = arrays_of(run_with(program.module, inputs, self._resolved)[0])
+            with replaying():
+                ours = arrays_of(run_with(program.module, inputs, self._resolved)[0])
             differing = [number for number in bad if _is_bad_alone(theirs[number], ours[number])]
             if not differing:
                 self._ignore(bad, search)
@@ -130,8 +132,8 @@ class Checked:
     def _ignore(self, numbers: Sequence[int], search: NanSearch) -> None:
         if search.nan_inputs:
             warn(
-                f"arguments hold NaN ({listing(search.nan_inputs, 3)}), and the result has them; they are looked for no "
-                f"longer in {plural(len(numbers), 'array')} of it"
+                f"arguments hold NaN ({listing(search.nan_inputs, 3)}), and the result has them; they are looked for "
+                f"no longer in {plural(len(numbers), 'array')} of it"
             )
         self._ignored |= {*numbers}
 

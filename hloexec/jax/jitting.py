@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hloexec.core.ir import Module
 from hloexec.core.structs import frozen
 from hloexec.core.values import Value
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.errors import InputError
-from hloexec.jax.lowering import Lowering, Program, is_traced, is_tracing
+from hloexec.jax.lowering import Lowering, Program, is_traced, is_tracing, replaying
 
 if TYPE_CHECKING:
     from hloexec.tools.diffing import Diff
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from hloexec.tools.shadowing import ShadowRun
     from hloexec.tools.tracing import Trace
 
+_Result = TypeVar("_Result")
 _RUN_OPTIONS = frozenset(RunOptions.__annotations__) - {"replicas", "partitions", "computation"}
 
 
@@ -79,22 +81,24 @@ class Jitted:
         """`hloexec.find_nan` in the last call: the instruction and the line where numbers become NaN or infinite."""
         from hloexec.tools.nan_search import find_nan
 
-        call = self._last_call()
-        return find_nan(call.program.module, call.inputs, **(self._run_options | options))
+        return self._look(find_nan, options)
 
     def trace(self, folder: str | os.PathLike[str], **options: Any) -> Trace:
         """`hloexec.trace` of the last call: all its values, in a new folder."""
         from hloexec.tools.tracing import trace
 
-        call = self._last_call()
-        return trace(call.program.module, call.inputs, folder, **(self._run_options | options))
+        return self._look(trace, options, folder)
 
     def shadow(self, **options: Any) -> ShadowRun:
         """`hloexec.shadow` of the last call: where it loses digits."""
         from hloexec.tools.shadowing import shadow
 
+        return self._look(shadow, options)
+
+    def _look(self, tool: Callable[..., _Result], options: dict[str, Any], *more: Any) -> _Result:
         call = self._last_call()
-        return shadow(call.program.module, call.inputs, **(self._run_options | options))
+        with replaying():
+            return tool(call.program.module, call.inputs, *more, **(self._run_options | options))
 
     def diff(self, other: Any, **options: Any) -> Diff:
         """`hloexec.diff` of the last call with another function or module on the same inputs.
@@ -105,23 +109,22 @@ class Jitted:
         from hloexec.tools.diffing import diff
 
         call = self._last_call()
-        options = {name: value for name, value in self._run_options.items() if name in _OF_DIFF} | options
+        known = inspect.signature(diff).parameters
+        options = {name: value for name, value in self._run_options.items() if name in known} | options
         if isinstance(other, Jitted):
             ours, theirs = (side._resolved.numerics for side in (self, other))
             options.setdefault("numerics", (ours, theirs))
         if not isinstance(other, Module):
             lowering = other._lowering if isinstance(other, Jitted) else Lowering(other, {})
             other = lowering.program(call.arguments, call.keywords).module
-        return diff(call.program.module, other, call.inputs, **options)
+        with replaying():
+            return diff(call.program.module, other, call.inputs, **options)
 
     def _last_call(self) -> Call:
         if self._last is None:
             name = getattr(self, "__name__", "the function")
             raise InputError(f"{name} has not been called yet; nan, trace, shadow and diff look at its last call")
         return self._last
-
-
-_OF_DIFF = _RUN_OPTIONS - {"check", "statistics", "infeed", "outfeed", "host_transfers"}
 
 
 def jit(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -132,7 +135,8 @@ def jit(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     The function is lowered once for each structure and type of its arguments. Arguments and results are arrays of JAX,
     NumPy arrays or numbers, in pytrees, and typed keys. Python functions that it calls back (`jax.pure_callback`,
-    `jax.experimental.io_callback`, `jax.debug.print`) are called during the run. Arguments that are to be donated stay
+    `jax.experimental.io_callback`, `jax.debug.print`) are called during the run; when a tool runs the call again, those
+    that return nothing are not. Arguments that are to be donated stay
     valid. On several devices, by shardings of the arguments or `jax.shard_map`, the devices run in lockstep, each
     collective with the values of all; results are whole arrays.
 

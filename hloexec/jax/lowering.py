@@ -13,14 +13,14 @@ import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import attrs
 import numpy as np
 
-from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape
+from hloexec.core.ir import Computation, Instruction, Module, Shape, TupleShape, flat_arrays
 from hloexec.core.ir.editing import map_instructions
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Token, Value, arrays_of
@@ -35,20 +35,26 @@ DONATED = ("donate_argnums", "donate_argnames")
 _INDEX = re.compile(r"index = (\d+)")
 _numbers = itertools.count()
 _is_tracing: ContextVar[bool] = ContextVar("_is_tracing", default=False)
+_is_replaying: ContextVar[bool] = ContextVar("_is_replaying", default=False)
 
 
 @contextmanager
-def _tracing() -> Iterator[None]:
-    token = _is_tracing.set(True)
+def _within(state: ContextVar[bool]) -> Iterator[None]:
+    token = state.set(True)
     try:
         yield
     finally:
-        _is_tracing.reset(token)
+        state.reset(token)
 
 
 def is_tracing() -> bool:
     """Whether JAX traces a function that hloexec is to run."""
     return _is_tracing.get()
+
+
+def replaying() -> AbstractContextManager[None]:
+    """Runs of a call that has been made: within, what it called back only to tell (`jax.debug.print`) is not called."""
+    return _within(_is_replaying)
 
 
 def is_traced(leaves: Sequence[Any]) -> bool:
@@ -128,12 +134,14 @@ class Lowering:
 
         numbers, names = self._static
         dynamic = tuple(value for number, value in enumerate(arguments) if number not in numbers)
-        leaves: list[Any] = jax.tree.leaves((dynamic, {name: value for name, value in keywords.items() if name not in names}))
+        leaves: list[Any] = jax.tree.leaves(
+            (dynamic, {name: value for name, value in keywords.items() if name not in names})
+        )
         return leaves
 
     def program(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
         """The module for the arguments' signature."""
-        with _tracing():
+        with _within(_is_tracing):
             traced = self.jitted.trace(*arguments, **keywords)
         shardings = tuple(getattr(leaf, "sharding", None) for leaf in self.leaves(arguments, keywords))
         key = (traced.jaxpr, shardings)
@@ -220,5 +228,7 @@ def _index(backend_config: Any) -> int:
 
 def _call_back(function: Callable[..., Any], operands: Sequence[Any], shape: Shape) -> Any:
     """A token comes before the other operands and results of a function whose effects are ordered."""
+    if _is_replaying.get() and not flat_arrays(shape):
+        return tuple(TOKEN for _ in shape.elements) if isinstance(shape, TupleShape) else TOKEN
     result = tuple(part if isinstance(part, Token) else np.asarray(part) for part in function(*operands))
     return result if isinstance(shape, TupleShape) else result[0]

@@ -11,7 +11,7 @@ from hloexec.core.arguments import require_module
 from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape
 from hloexec.engine.devices.equivalents import compiled_by_xla
 from hloexec.engine.devices.topology import topology_of
-from hloexec.errors import InputError, UnsupportedError
+from hloexec.errors import UnsupportedError
 from hloexec.jax import internals
 from hloexec.language.interop.through_jaxlib import of_jaxlib
 from hloexec.language.text import format as format_module
@@ -34,20 +34,24 @@ def to_jax(module: Module) -> Callable[..., Any]:
 
     devices = topology_of(module, None, None).count
     if devices > 1:
-        raise UnsupportedError(f"{module.name} is for {devices} devices; a function of JAX is made of one for one device")
+        raise UnsupportedError(
+            f"{module.name} is for {devices} devices; a function of JAX is made of one for one device"
+        )
     parameters = [_type(shape, module) for shape in module.entry.parameter_shapes]
     result = module.entry.result_shape
-    is_tuple = isinstance(result, TupleShape)
-    results = [_type(shape, module) for shape in (result.elements if is_tuple else (result,))]
+    elements = result.elements if isinstance(result, TupleShape) else (result,)
+    results = [_type(shape, module) for shape in elements]
 
     def typed(*_: Any) -> Any:
         arrays = tuple(jax.numpy.zeros(each.shape, each.dtype) for each in results)
-        return arrays if is_tuple else arrays[0]
+        return arrays if isinstance(result, TupleShape) else arrays[0]
 
     exported = jax.export.export(jax.jit(typed, keep_unused=True))(*parameters)
-    return dataclasses.replace(
+    exported = dataclasses.replace(
         exported, fun_name=module.name, mlir_module_serialized=_bytecode(module), _get_vjp=None
-    ).call
+    )
+    function: Callable[..., Any] = exported.call
+    return function
 
 
 def _type(shape: Shape, module: Module) -> Any:

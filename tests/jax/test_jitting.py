@@ -38,7 +38,11 @@ def test_arguments_and_results_are_nested_as_those_of_the_function() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"static_argnums": (1, 2)}, {"static_argnames": ("power", "name")}, {"static_argnums": (1, 2), "static_argnames": "name power".split()}],
+    [
+        {"static_argnums": (1, 2)},
+        {"static_argnames": ("power", "name")},
+        {"static_argnums": (1, 2), "static_argnames": "name power".split()},
+    ],
 )
 def test_static_arguments_are_part_of_the_signature(options: dict[str, Any]) -> None:
     def function(x: Any, power: int, name: str) -> Any:
@@ -143,6 +147,18 @@ def test_tools_look_at_the_last_call(tmp_path: Path) -> None:
     assert function.diff(function.module()).verdict == "agree"
     assert [event for event in function.trace(tmp_path / "trace") if event.name == "log.1"]
     assert function.shadow().outputs
+
+
+def test_what_a_tool_runs_again_tells_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def tell(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        jax.debug.print("{}", x, ordered=True)
+        return jnp.log(x)
+
+    function = hx.jit(tell)
+    function(np.float32(0))
+    function.nan()
+    assert capsys.readouterr().out.split() == ["0.0", "0.0"]
 
 
 def test_what_jax_traces_is_not_run() -> None:

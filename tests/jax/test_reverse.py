@@ -1,10 +1,8 @@
 """Modules as functions of JAX: XLA computes what hloexec computes."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 import hloexec
 from hloexec.errors import UnsupportedError
@@ -39,7 +37,10 @@ def test_a_module_is_a_function_within_others() -> None:
 def test_a_result_is_an_array_or_a_tuple_as_the_module_has_it() -> None:
     tupled = "HloModule m\n\nENTRY e {\n  p = f32[2] parameter(0)\n  ROOT t = (f32[2]) tuple(p)\n}\n"
     assert isinstance(hloexec.parse(tupled).to_jax()(jnp.ones(2)), tuple)
-    assert hloexec.from_jax(lambda a: -a, jnp.ones(2, jnp.bfloat16)).to_jax()(jnp.ones(2, jnp.bfloat16)).dtype == "bfloat16"
+    assert (
+        hloexec.from_jax(lambda a: -a, jnp.ones(2, jnp.bfloat16)).to_jax()(jnp.ones(2, jnp.bfloat16)).dtype
+        == "bfloat16"
+    )
 
 
 def test_a_module_after_optimization_computes_the_same() -> None:
@@ -73,6 +74,8 @@ def test_what_cannot_be_a_function_is_refused_by_reason(parameter: str, header: 
 
 def test_what_stablehlo_cannot_express_is_refused() -> None:
     call = '  ROOT c = f32[2]{0} custom-call(p), custom_call_target="__cublas$lt$unheard"'
-    module = hloexec.parse(f"HloModule m, is_scheduled=true\n\nENTRY e {{\n  p = f32[2]{{0}} parameter(0)\n{call}\n}}\n")
+    module = hloexec.parse(
+        f"HloModule m, is_scheduled=true\n\nENTRY e {{\n  p = f32[2]{{0}} parameter(0)\n{call}\n}}\n"
+    )
     with pytest.raises(UnsupportedError, match="%c"):
         module.to_jax()

@@ -16,7 +16,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -245,7 +245,7 @@ def _require_jaxlib(subject: str) -> None:
 _NAME = "<jax>"
 
 
-def from_jax(function: Callable[..., Any] | Any, *arguments: object, **keywords: object) -> Module:
+def from_jax(function: Any, *arguments: object, **keywords: object) -> Module:
     """The module of a JAX function for the given arguments, before optimization.
 
     `function` is any callable that `jax.jit` accepts, or the result of `jax.jit`; arguments are arrays, pytrees of
