@@ -22,6 +22,7 @@ jax: Any = pytest.importorskip("jax")
 
 NUMERICS = "ftz"
 """XLA:CPU takes denormals for zero."""
+_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 _ROUNDING_EVERY_RESULT = {"xla_allow_excess_precision": False, **xla.COMPILED_SOONEST}
 
 
@@ -37,8 +38,8 @@ class Seen:
     def of(cls, function: Any, call: Call, events: list[Any], capture: Any) -> "Seen":
         events.clear()
         capture.readouterr()
-        result = function(*call.arguments, **call.keywords)
-        jax.block_until_ready(result)
+        with _enable_x64(call.is_wide):
+            result = jax.block_until_ready(function(*call.arguments, **call.keywords))
         jax.effects_barrier()
         printed = capture.readouterr().out.splitlines()
         return cls(result, *((events[:], printed) if call.is_ordered else (sorted(events), sorted(printed))))
@@ -77,7 +78,9 @@ def _assert_same_bits(ours: list[Array], theirs: list[Array]) -> None:
     assert comparison.verdict is hloexec.Verdict.EQUAL, f"{comparison}"
 
 
-def _assert_as_near_as_rounding(ours: list[Array], theirs: list[Array], module: Module, inputs: tuple[Value, ...]) -> None:
+def _assert_as_near_as_rounding(
+    ours: list[Array], theirs: list[Array], module: Module, inputs: tuple[Value, ...]
+) -> None:
     comparison = hloexec.compare(tuple(ours), tuple(theirs), module=module, inputs=inputs, numerics=NUMERICS)
     assert comparison.verdict.agrees, f"{comparison}"
     of_integers = [index for index, array in enumerate(theirs) if not is_inexact(array)]

@@ -19,7 +19,15 @@ jnp, lax = jax.numpy, jax.lax
 @program
 def indexing_of_all_kinds(_: Any) -> Call:
     def all_of(x: Any, rows: Any, mask: Any) -> Any:
-        return x[rows], x[..., ::-2], x[rows, :, rows], x[None, 1:-1, 0], jnp.where(mask, x, -x), x[-1, rows[0]], jnp.take(x, rows, 1)
+        return (
+            x[rows],
+            x[..., ::-2],
+            x[rows, :, rows],
+            x[None, 1:-1, 0],
+            jnp.where(mask, x, -x),
+            x[-1, rows[0]],
+            jnp.take(x, rows, 1),
+        )
 
     return call(all_of, normal(1, 4, 5, 6), np.int32([3, 0, -1, 9]), integers(2, 2, 4, 5, 6) > 0, exact=True)
 
@@ -110,7 +118,9 @@ def convolutions(_: Any) -> Call:
 def static_donated_and_named_arguments(_: Any) -> Call:
     """Static arguments by number and name, a donated buffer, defaults, keywords, and arguments that are not used."""
 
-    def function(state: Any, mode: str, unused: Any, *, scale: Any = 2, power: int = 1, flags: Any = (True, None)) -> Any:
+    def function(
+        state: Any, mode: str, unused: Any, *, scale: Any = 2, power: int = 1, flags: Any = (True, None)
+    ) -> Any:
         result = state * scale if mode == "scale" else state + scale
         return {"state": result**power, "flags": flags, "nothing": (), "constant": 3}
 
@@ -184,5 +194,3 @@ def argument_that_is_sparse(_: Any) -> Call:
 
     indices = np.int32([[0, 1], [2, 2], [0, 1], [1, 0]])
     return call(doubled, sparse.BCOO((jnp.arange(1, 5), indices), shape=(3, 3)))
-
-

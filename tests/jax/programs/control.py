@@ -110,7 +110,9 @@ def loops_in_loops(_: Any) -> Call:
 
         def body(state: Any) -> Any:
             grid, count = state
-            grid = lax.cond(count % 2 == 0, lambda g: lax.scan(sweep, g, length=3)[0], lambda g: sweep(g, None)[0], grid)
+            grid = lax.cond(
+                count % 2 == 0, lambda g: lax.scan(sweep, g, length=3)[0], lambda g: sweep(g, None)[0], grid
+            )
             return grid, count + 1
 
         return lax.while_loop(lambda state: state[1] < 5, body, (grid, 0))
@@ -166,5 +168,3 @@ def loop_over_keys(_: Any) -> Call:
         return lax.scan(step, (key, jnp.zeros(2, int)), length=6)
 
     return call(lambda key: jax.vmap(walk)(jax.random.split(key, 3)), jax.random.key(5))
-
-

@@ -196,5 +196,3 @@ def pallas_kernel_with_loops(_: Any) -> Call:
         )(x, scale)
 
     return call(cumulative, integers(1, 20, 5, 5), np.int32([3]))
-
-

@@ -30,6 +30,8 @@ class Call:
     """Whether floats must have XLA's bits: data movement, and arithmetic without rounding."""
     is_ordered: bool
     """Whether effects have an order."""
+    is_wide: bool
+    """Whether JAX has types of 64 bits."""
 
 
 def call(
@@ -38,10 +40,11 @@ def call(
     options: Any = (),
     exact: bool = False,
     ordered: bool = True,
+    x64: bool = False,
     **keywords: Any,
 ) -> Call:
     """A call of a function with arguments and keywords; `options` are those of `jax.jit`."""
-    return Call(function, arguments, keywords, dict(options), exact, ordered)
+    return Call(function, arguments, keywords, dict(options), exact, ordered, x64)
 
 
 def program(make: Make) -> Make:

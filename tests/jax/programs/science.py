@@ -9,7 +9,9 @@ import pytest
 from tests.jax.programs.program import Call, call, normal, positive, program
 
 jax: Any = pytest.importorskip("jax")
-for _part in "scipy.linalg scipy.special scipy.stats scipy.signal scipy.ndimage scipy.optimize experimental.ode".split():
+for (
+    _part
+) in "scipy.linalg scipy.special scipy.stats scipy.signal scipy.ndimage scipy.optimize experimental.ode".split():
     pytest.importorskip(f"jax.{_part}")
 jnp, lax, random = jax.numpy, jax.lax, jax.random
 linalg, scipy = jnp.linalg, jax.scipy
@@ -166,7 +168,9 @@ def special_functions(_: Any) -> Call:
     special = scipy.special
 
     def all_of(x: Any) -> Any:
-        one = [getattr(special, name)(x) for name in "gammaln digamma erf erfc erfinv i0e i1e expit logit ndtri".split()]
+        one = [
+            getattr(special, name)(x) for name in "gammaln digamma erf erfc erfinv i0e i1e expit logit ndtri".split()
+        ]
         two = [getattr(special, name)(x + 1, x) for name in "betaln gammainc gammaincc zeta xlogy rel_entr".split()]
         return one, two, special.polygamma(1, x), special.betainc(x, x + 1, x), special.logsumexp(x), special.entr(x)
 
@@ -180,7 +184,10 @@ def densities_of_scipy_stats(_: Any) -> Call:
     def all_of(x: Any) -> Any:
         names = "norm.logpdf norm.cdf expon.pdf gamma.logpdf beta.logpdf t.logpdf laplace.cdf cauchy.pdf logistic.sf".split()
         shapes = {"gamma": (2.0,), "beta": (2.0, 3.0), "t": (4.0,)}
-        of = {n: getattr(getattr(stats, n.split(".")[0]), n.split(".")[1])(x, *shapes.get(n.split(".")[0], ())) for n in names}
+        of = {
+            n: getattr(getattr(stats, n.split(".")[0]), n.split(".")[1])(x, *shapes.get(n.split(".")[0], ()))
+            for n in names
+        }
         of["poisson"] = stats.poisson.logpmf(jnp.arange(8), 2.5)
         of["multivariate"] = stats.multivariate_normal.logpdf(x[:3], jnp.zeros(3), jnp.eye(3) + 0.25)
         return of, stats.gaussian_kde(x, 0.5)(jnp.array([0.25, 0.5])), stats.rankdata(x)
