@@ -91,3 +91,12 @@ def lower_unpartitioned(traced: Any) -> Any:
 
     rules = ((custom_partitioning_p, inlined),)
     return traced.lower(_private_parameters=LoweringParameters(override_lowering_rules=rules))
+
+
+def weakly_typed(array: Any) -> Any:
+    """The array, with a type that gives way to that of what it meets, as the results of functions of Python's numbers."""
+    try:
+        from jax._src.lax.lax import _convert_element_type
+    except ImportError as error:
+        raise missing("weak types", error) from error
+    return _convert_element_type(array, weak_type=True)

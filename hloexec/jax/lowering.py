@@ -76,6 +76,8 @@ class Program:
     """The structure of its result."""
     out_types: tuple[Any, ...]
     """`jax.ShapeDtypeStruct` of each leaf of the result."""
+    is_weak: tuple[bool, ...]
+    """Whether each of them gives way to the type of what it meets, as numbers of Python's do."""
 
     def inputs(self, leaves: Sequence[Any]) -> tuple[Value, ...]:
         """The module's inputs: tokens, then the leaves as arrays; Python's numbers have the types that JAX gives them,
@@ -88,8 +90,8 @@ class Program:
         """What the function returns, as JAX's arrays, from the module's result."""
         import jax
 
-        types = zip(arrays_of(result), self.out_types, strict=True)
-        typed = [_of_jax(array, of_type) for array, of_type in types]
+        types = zip(arrays_of(result), self.out_types, self.is_weak, strict=True)
+        typed = [_of_jax(array, of_type, is_weak) for array, of_type, is_weak in types]
         return jax.tree.unflatten(self.out_tree, typed)
 
     def arrays(self, result: Any) -> list[Array]:
@@ -107,12 +109,13 @@ def _array(leaf: Any, of_type: Any) -> Array:
     return np.asarray(leaf, of_type.dtype)
 
 
-def _of_jax(array: Array, of_type: Any) -> Any:
+def _of_jax(array: Array, of_type: Any, is_weak: bool) -> Any:
     import jax
 
     if jax.dtypes.issubdtype(of_type.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(array, impl=internals.key_implementation(of_type.dtype))
-    return jax.device_put(array, of_type.sharding) if of_type.sharding is not None else jax.numpy.asarray(array)
+    result = jax.device_put(array, of_type.sharding) if of_type.sharding is not None else jax.numpy.asarray(array)
+    return internals.weakly_typed(result) if is_weak else result
 
 
 class Lowering:
@@ -186,7 +189,8 @@ def _lower(traced: Any) -> Program:
         module = _with_callbacks(module, internals.callbacks_of(lowered))
     in_types = tuple(jax.tree.leaves(lowered.in_avals))
     types, tree = jax.tree.flatten(lowered.out_info)
-    return Program(module, in_types, tree, tuple(types))
+    is_weak = tuple(bool(getattr(of_type, "weak_type", False)) for of_type in traced.jaxpr.out_avals)
+    return Program(module, in_types, tree, tuple(types), is_weak)
 
 
 def _targets(module: Module) -> set[str]:
