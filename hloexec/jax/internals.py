@@ -94,7 +94,7 @@ def lower_unpartitioned(traced: Any) -> Any:
 
 
 def weakly_typed(array: Any) -> Any:
-    """The array, with a type that gives way to that of what it meets, as the results of functions of Python's numbers."""
+    """The array, with a type that gives way to that of what it meets, as if made of numbers of Python."""
     try:
         from jax._src.lax.lax import _convert_element_type
     except ImportError as error:
