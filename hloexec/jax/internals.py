@@ -93,8 +93,21 @@ def lower_unpartitioned(traced: Any) -> Any:
     return traced.lower(_private_parameters=LoweringParameters(override_lowering_rules=rules))
 
 
+def is_reference(of_type: Any) -> bool:
+    """Whether a type is that of a mutable array."""
+    return hasattr(of_type, "inner_aval")
+
+
+def written_by(lowered: Any) -> tuple[int, ...]:
+    """The parameters of a lowered function, mutable arrays, that its last results are written to."""
+    try:
+        return tuple(number for number in lowered._lowering.compile_args["mut"].out_mut if number is not None)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise missing("which mutable arrays a function writes", error) from error
+
+
 def weakly_typed(array: Any) -> Any:
-    """The array, with a type that gives way to that of what it meets, as numbers of Python do."""
+    """The array, with a type that gives way to that of what it meets, as if made of numbers of Python."""
     try:
         from jax._src.lax.lax import _convert_element_type
     except ImportError as error:

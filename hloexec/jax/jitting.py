@@ -53,7 +53,7 @@ class Jitted:
             return self._inlined(arguments, keywords)
         program = self._lowering.program(arguments, keywords)
         self._last = call = Call(arguments, keywords, program, program.inputs(leaves))
-        return program.outputs(run_with(program.module, call.inputs, self._resolved)[0])
+        return program.outputs(run_with(program.module, call.inputs, self._resolved)[0], leaves)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)

@@ -78,19 +78,27 @@ class Program:
     """`jax.ShapeDtypeStruct` of each leaf of the result."""
     is_weak: tuple[bool, ...]
     """Whether each of them gives way to the type of what it meets, as numbers of Python's do."""
+    captured: tuple[Any, ...]
+    """Mutable arrays (`jax.new_ref`) that the function closes over: they come behind its leaves."""
+    written: tuple[int, ...]
+    """Which of both are mutable arrays that the last results are written to."""
 
     def inputs(self, leaves: Sequence[Any]) -> tuple[Value, ...]:
         """The module's inputs: tokens, then the leaves as arrays; Python's numbers have the types that JAX gives them,
         and typed keys become their words."""
-        arrays = [_array(leaf, of_type) for leaf, of_type in zip(leaves, self.in_types, strict=True)]
+        types = zip((*leaves, *self.captured), self.in_types, strict=True)
+        arrays = [_array(leaf, of_type) for leaf, of_type in types]
         tokens = len(self.module.entry.parameters) - len(arrays)
         return (*[TOKEN] * tokens, *arrays)
 
-    def outputs(self, result: Value) -> Any:
-        """What the function returns, as JAX's arrays, from the module's result."""
+    def outputs(self, result: Value, leaves: Sequence[Any]) -> Any:
+        """What the function returns, as JAX's arrays, from the module's result; mutable arrays take theirs."""
         import jax
 
-        types = zip(arrays_of(result), self.out_types, self.is_weak, strict=True)
+        arrays, variables = list(arrays_of(result)), (*leaves, *self.captured)
+        for number in reversed(self.written):
+            variables[number][...] = arrays.pop()
+        types = zip(arrays, self.out_types, self.is_weak, strict=True)
         typed = [_of_jax(array, of_type, is_weak) for array, of_type, is_weak in types]
         return jax.tree.unflatten(self.out_tree, typed)
 
@@ -106,7 +114,9 @@ def _array(leaf: Any, of_type: Any) -> Array:
 
     if jax.dtypes.issubdtype(of_type.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(leaf))
-    return np.asarray(leaf, of_type.dtype)
+    if of_type.dtype == jax.dtypes.float0:
+        return np.zeros(of_type.shape, np.bool_)  # as which JAX lowers what has no derivative
+    return np.asarray(leaf[...] if internals.is_reference(of_type) else leaf, of_type.dtype)
 
 
 def _of_jax(array: Array, of_type: Any, is_weak: bool) -> Any:
@@ -114,6 +124,8 @@ def _of_jax(array: Array, of_type: Any, is_weak: bool) -> Any:
 
     if jax.dtypes.issubdtype(of_type.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(array, impl=internals.key_implementation(of_type.dtype))
+    if of_type.dtype == jax.dtypes.float0:
+        return np.zeros(of_type.shape, jax.dtypes.float0)
     result = jax.device_put(array, of_type.sharding) if of_type.sharding is not None else jax.numpy.asarray(array)
     return internals.weakly_typed(result) if is_weak else result
 
@@ -187,10 +199,14 @@ def _lower(traced: Any) -> Program:
         module = from_jax(lowered)
     if not targets.isdisjoint(internals.CALLBACKS):
         module = _with_callbacks(module, internals.callbacks_of(lowered))
-    in_types = tuple(jax.tree.leaves(lowered.in_avals))
-    types, tree = jax.tree.flatten(lowered.out_info)
-    is_weak = tuple(bool(getattr(of_type, "weak_type", False)) for of_type in traced.jaxpr.out_avals)
-    return Program(module, in_types, tree, tuple(types), is_weak)
+    jaxpr = traced.jaxpr
+    captured = tuple(value for value in jaxpr.consts if internals.is_reference(jax.typeof(value)))
+    in_types = (*jaxpr.in_avals, *map(jax.typeof, captured))
+    written = internals.written_by(lowered) if any(map(internals.is_reference, in_types)) else ()
+    # JAX does not expect the results that are written to mutable arrays among those of a lowered function.
+    types, tree = jax.tree.flatten(traced.out_info if written else lowered.out_info)
+    is_weak = tuple(bool(getattr(of_type, "weak_type", False)) for of_type in jaxpr.out_avals)
+    return Program(module, in_types, tree, tuple(types), is_weak, captured, written)
 
 
 def _targets(module: Module) -> set[str]:

@@ -37,6 +37,8 @@ from hloexec.ops.common import (
 )
 from hloexec.ops.elementwise.selection import DIRECTIONS, total_order_key
 from hloexec.ops.movement.dynamic_shapes import cut_to_common_extents
+from hloexec.ops.policies.backends import flushed
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import ANY, OPCODES, Callee, Callees, Programs, Role, opcode
 from hloexec.ops.relations import Relating, pointwise
 from hloexec.ops.resources import empty, in_blocks
@@ -342,7 +344,11 @@ class Sort:
 
     @staticmethod
     def evaluate(
-        *operands: Array, attributes: SortAttributes, operand_shapes: ArrayShapes, computations: Callees
+        *operands: Array,
+        attributes: SortAttributes,
+        operand_shapes: ArrayShapes,
+        computations: Callees,
+        numerics: NumericsPolicy = REFERENCE,
     ) -> Array | tuple[Array, ...]:
         comparator, dimension = computations[0], attributes.dimension
         uncut_operands, operands = operands, tuple(cut_to_common_extents(operands, operand_shapes))
@@ -352,7 +358,8 @@ class Sort:
         length = transposed[0].shape[-1]
         rows = [reshaped(operand, (operands[0].size // length, length)) for operand in transposed]
         targets = [empty(row.shape, row.dtype) for row in rows]
-        for start, stop in _sort_by_keys(keys_of(comparator.computation), rows, targets):
+        keys = partial(_keys_under, numerics, comparator)
+        for start, stop in _sort_by_keys(keys, rows, targets):
             sorted_rows = _merge_sorted(comparator, [row[start:stop] for row in rows])
             for target, row in zip(targets, sorted_rows, strict=True):
                 target[start:stop] = row
@@ -363,14 +370,16 @@ class Sort:
         return results if len(results) > 1 else results[0]
 
     @staticmethod
-    def order(*operands: Array, attributes: SortAttributes, computations: Callees) -> tuple[int, Array]:
+    def order(
+        *operands: Array, attributes: SortAttributes, computations: Callees, numerics: NumericsPolicy = REFERENCE
+    ) -> tuple[int, Array]:
         dimension = attributes.dimension
         rows = [np.moveaxis(operand, dimension, -1) for operand in operands]
         length = rows[0].shape[-1]
         if operands[0].size == 0 or length < 2:
             return dimension, np.zeros(operands[0].shape, np.int64)
         flat = [np.ascontiguousarray(row).reshape(-1, length) for row in rows]
-        places = first_indices(computations[0], flat, length)
+        places = first_indices(computations[0], flat, length, numerics)
         return dimension, np.moveaxis(places.reshape(rows[0].shape), -1, dimension)
 
 
@@ -443,12 +452,20 @@ def _beside_rest(first: Array, operand: Array) -> Array:
     return result
 
 
-def first_indices(comparator: Callee, rows: Sequence[Array], count: int) -> Array:
+def _keys_under(numerics: NumericsPolicy, comparator: Callee, rows: Sequence[Array]) -> list[Array] | None:
+    """Keys as `keys_of` has them, which is without a policy; None where that makes a difference: a comparator that
+    flushes denormals finds them equal to zero, and keys do not."""
+    if numerics.flushes_denormals and not all(np.array_equal(row, flushed(row), equal_nan=True) for row in rows):
+        return None
+    return keys_of(comparator.computation)(rows)
+
+
+def first_indices(comparator: Callee, rows: Sequence[Array], count: int, numerics: NumericsPolicy = REFERENCE) -> Array:
     """The indices along the last axis of the `count` elements that come first by a comparator, in its order.
 
     The comparator takes pairs of elements of each row, as sort's does. Of equal elements the lower index comes first.
     """
-    keys = keys_of(comparator.computation)(rows)
+    keys = _keys_under(numerics, comparator, rows)
     if keys is not None:
         return stable_order(keys, count)
     index = np.broadcast_to(np.arange(rows[0].shape[-1]), rows[0].shape)

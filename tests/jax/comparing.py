@@ -62,7 +62,7 @@ def assert_runs_as_on_xla(name: str, capture: Any) -> None:
     types = [[_type(leaf) for leaf in jax.tree.leaves(side.result)] for side in (actual, expected)]
     assert types[0] == types[1]
     assert (actual.events, actual.printed) == (expected.events, expected.printed)
-    ours, theirs = program.arrays(actual.result), program.arrays(expected.result)
+    ours, theirs = map(program.arrays, (actual.result, expected.result))
     if call.is_exact or not any(map(is_inexact, theirs)):
         _assert_same_bits(ours, theirs)
     else:
@@ -70,7 +70,8 @@ def assert_runs_as_on_xla(name: str, capture: Any) -> None:
 
 
 def _type(leaf: Any) -> tuple[Any, ...]:
-    return type(leaf).__name__, leaf.dtype, leaf.shape, getattr(leaf.aval, "weak_type", False)
+    is_weak = isinstance(leaf, jax.Array) and getattr(leaf.aval, "weak_type", False)
+    return isinstance(leaf, jax.Array), leaf.dtype, leaf.shape, is_weak
 
 
 def _assert_same_bits(ours: list[Array], theirs: list[Array]) -> None:

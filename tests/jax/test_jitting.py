@@ -187,3 +187,20 @@ def test_options_are_those_of_runs_and_of_jit() -> None:
         hx.jit(jnp.sin, colour="red")
     with pytest.raises(hloexec.ResourceError, match="max_iterations"):
         hx.jit(lambda x: jax.lax.while_loop(lambda c: c < 10, lambda c: c + 1, x), max_iterations=3)(0)
+
+
+@pytest.mark.skipif(not hasattr(jax, "new_ref"), reason="this JAX has no mutable arrays as arguments")
+def test_mutable_arrays_are_written_as_arguments_and_where_a_function_closes_over_them() -> None:
+    def written(jit: Any) -> Any:
+        closed, total, argument = (jax.new_ref(jnp.zeros(size)) for size in ((3,), (), (2,)))
+
+        def add(x: Any, argument: Any, read: Any) -> Any:
+            closed[...] += x
+            total[...] = closed[...].sum()
+            argument[1] = read[0]
+            return closed[0], argument[...]
+
+        calls = [jit(add)(X, argument, jax.new_ref(X)) for X in (jnp.arange(3.0), jnp.ones(3))]
+        return jax.tree.map(np.asarray, (calls, closed[...], total[...], argument[...]))
+
+    same(written(hx.jit), written(jax.jit))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.jax.programs.program import Call, call, integers, normal, positive, program
@@ -175,3 +176,13 @@ def implicit_root(_: Any) -> Call:
         return lax.custom_root(lambda x: x**3 + x - a, jnp.zeros_like(a), solve, lambda g, y: y / g(jnp.ones_like(y)))
 
     return call(jax.vmap(jax.value_and_grad(root)), positive(1, 5))
+
+
+@program
+def gradients_by_integers(_: Any) -> Call:
+    """There are none, which JAX says by a type of its own."""
+
+    def loss(x: Any, n: Any) -> Any:
+        return (x**2 * n).sum()
+
+    return call(jax.grad(loss, (0, 1), allow_int=True), normal(1, 3), np.int32([1, 2, 3]))

@@ -88,7 +88,7 @@ def callbacks_in_branches_and_while(events: Any) -> Call:
             half, is_large = io_callback(pair, shapes, x, ordered=True)
             return x + is_large + half.astype(int)
 
-        return lax.while_loop(lambda x: x < 12, lambda x: lax.cond(x % 2 == 0, asked, lambda x: x + 1, x + 1), x)
+        return lax.while_loop(lambda x: x < 12, lambda x: lax.cond(x % 2 == 0, asked, lambda x: x, x + 1), x)
 
     return call(loop, np.int32(0))
 

@@ -93,3 +93,29 @@ class _Seen:
 
     def on_instruction(self, event: Any) -> None:
         self._values.append(event.value)
+
+
+_SORTS = """
+HloModule m
+
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = s32[] parameter(2)
+  d = s32[] parameter(3)
+  ROOT less = pred[] compare(a, b), direction=LT
+}
+
+ENTRY e {
+  x = f32[7] parameter(0)
+  i = s32[7] iota(), iota_dimension=0
+  ROOT s = (f32[7], s32[7]) sort(x, i), dimensions={0}, is_stable=true, to_apply=less
+}
+"""
+
+
+def test_sort_takes_denormals_for_equal_to_zero() -> None:
+    operand = _numbers("f32")
+    actual, expected = hloexec.run(hloexec.parse(_SORTS), operand, numerics="ftz"), xla.run_hlo(_SORTS, operand)
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.tobytes() == np.asarray(theirs).tobytes()
