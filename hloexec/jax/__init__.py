@@ -8,9 +8,10 @@
 Needs JAX: `pip install 'hloexec[jax]'`.
 """
 
+from hloexec.jax.capturing import Captured, capture
 from hloexec.jax.checking import Checked, NonFiniteError, check
 from hloexec.jax.jitting import Jitted, jit
 from hloexec.jax.lowering import Program
 from hloexec.jax.reverse import to_jax
 
-__all__ = ["Checked", "Jitted", "NonFiniteError", "Program", "check", "jit", "to_jax"]
+__all__ = ["Captured", "Checked", "Jitted", "NonFiniteError", "Program", "capture", "check", "jit", "to_jax"]

@@ -6,7 +6,12 @@ find what it looks for; everything else stands on the public API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from hloexec.errors import UnsupportedError
@@ -24,6 +29,10 @@ PARTITIONED = "CustomSPMDPartitioning"
 """What calls a function with a partitioning of its own, on several devices."""
 
 _OPTIONS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
+
+_ASKED = ("_python_pjit_helper", "_trace_for_jit", "_infer_params")
+"""What Python is asked first for the result of a jitted function, in one version of JAX or another."""
+_NO_JAXPR = SimpleNamespace(effects=(), consts=())
 
 
 def jax_version() -> str:
@@ -113,3 +122,96 @@ def weakly_typed(array: Any) -> Any:
     except ImportError as error:
         raise missing("weak types", error) from error
     return _convert_element_type(array, weak_type=True)
+
+
+@contextmanager
+def calls_seen(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
+    """Within it, calls of jitted functions are what `call(function, arguments, keywords)` returns, but for those of
+    JAX's own and those that are made while one is.
+
+    C++ calls what is compiled for a jitted function as soon as Python has told what that is. Here it is not told, and
+    asks Python each time; `call` is given the same function once more, with a memory of its own for what is compiled.
+    """
+    try:
+        from jax._src import pjit
+
+        seen = _Calls(pjit, call)
+    except (ImportError, AttributeError, StopIteration) as error:
+        raise missing("calls of jitted functions", error) from error
+    try:
+        for name, function in seen.replacements.items():
+            setattr(pjit, name, function)
+        seen.forget()
+        yield
+    finally:
+        for name, function in seen.originals.items():
+            setattr(pjit, name, function)
+        seen.forget()
+
+
+class _Calls:
+    """What takes the place of functions of `jax._src.pjit` while calls are seen."""
+
+    def __init__(self, pjit: Any, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        import jax
+
+        self._pjit, self._call = pjit, call
+        self._state = threading.local()
+        self._functions: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        self._caches = (pjit._cpp_pjit_cache_fun_only, pjit._cpp_pjit_cache_explicit_attributes)
+        self._cache = getattr(pjit, "make_jit_cpp_cache", type(self._caches[0]))(capacity=8192)
+        names = inspect.unwrap(jax.jit(len)._cache_miss).__code__.co_names
+        self._asked = next(name for name in _ASKED if name in names)
+        self.replacements = {self._asked: self._answer, "_get_fastpath_data": self._fast_path}
+        if "_run_python_pjit" in names:
+            self.replacements["_run_python_pjit"] = self._run
+        self.originals = {name: getattr(pjit, name) for name in (*self.replacements, "_get_cpp_global_cache")}
+
+    def forget(self) -> None:
+        """Have C++ ask again."""
+        for cache in self._caches:
+            cache.clear()
+
+    def _answer(self, function: Any, info: Any, *arguments: Any, **keywords: Any) -> Any:
+        """The first that Python is asked: in some versions for the result, in others for what `_run` is given."""
+        if getattr(self._state, "is_busy", False) or not _is_call_of(function, sys._getframe(1)):
+            return self.originals[self._asked](function, info, *arguments, **keywords)
+        if self._asked == "_python_pjit_helper":
+            return self._result(function, info, arguments, keywords)
+        return self._result(function, info, *arguments), None
+
+    def _result(self, function: Any, info: Any, arguments: Any, keywords: Any) -> _Answer:
+        self._state.is_busy = True
+        try:
+            result = self._call(self._once_more(function, info), arguments, keywords)
+        finally:
+            self._state.is_busy = False
+        return _Answer((result, None, None, None, _NO_JAXPR, None, None, None))
+
+    def _run(self, parameters: Any, *others: Any) -> Any:
+        return (
+            parameters if isinstance(parameters, _Answer) else self.originals["_run_python_pjit"](parameters, *others)
+        )
+
+    def _fast_path(self, executable: Any, tree: Any, *others: Any) -> Any:
+        return None if tree is None else self.originals["_get_fastpath_data"](executable, tree, *others)
+
+    def _once_more(self, function: Any, info: Any) -> Any:
+        entry = self._functions.get((id(function), id(info)))
+        if entry is None:
+            self._pjit._get_cpp_global_cache = lambda *_: self._cache
+            try:
+                entry = (self._pjit._cpp_pjit(function, info), function, info)
+            finally:
+                self._pjit._get_cpp_global_cache = self.originals["_get_cpp_global_cache"]
+            self._functions[id(function), id(info)] = entry
+        return entry[0]
+
+
+class _Answer(tuple[Any, ...]):
+    """What a call of a jitted function has come to, as C++ is told it."""
+
+
+def _is_call_of(function: Any, caller: Any) -> bool:
+    """Whether a program calls its own function, and no other part of JAX looks at one."""
+    return caller.f_code.co_name == "cache_miss" and not str(getattr(function, "__module__", "")).startswith("jax.")

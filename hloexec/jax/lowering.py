@@ -68,8 +68,10 @@ def is_traced(leaves: Sequence[Any]) -> bool:
 class Program:
     """A function of JAX for one signature of its arguments."""
 
-    module: Module
+    lowered: Module
     """What JAX lowers it to, before optimization and partitioning."""
+    module: Module
+    """The same, with callbacks that hloexec calls."""
     in_types: tuple[Any, ...]
     """The abstract values of its leaves, in the order of `jax.tree.leaves`."""
     out_tree: Any
@@ -197,6 +199,7 @@ def _lower(traced: Any) -> Program:
     if internals.PARTITIONED in targets:
         lowered = internals.lower_unpartitioned(traced)
         module = from_jax(lowered)
+    text_module = module
     if not targets.isdisjoint(internals.CALLBACKS):
         module = _with_callbacks(module, internals.callbacks_of(lowered))
     jaxpr = traced.jaxpr
@@ -206,7 +209,7 @@ def _lower(traced: Any) -> Program:
     # JAX does not expect the results that are written to mutable arrays among those of a lowered function.
     types, tree = jax.tree.flatten(traced.out_info if written else lowered.out_info)
     is_weak = tuple(bool(getattr(of_type, "weak_type", False)) for of_type in jaxpr.out_avals)
-    return Program(module, in_types, tree, tuple(types), is_weak, captured, written)
+    return Program(text_module, module, in_types, tree, tuple(types), is_weak, captured, written)
 
 
 def _targets(module: Module) -> set[str]:

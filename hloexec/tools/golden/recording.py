@@ -23,6 +23,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -367,7 +368,9 @@ def record_golden(
     result = _result(golden, module, given, expected, options)
     spreads = _spreads(golden, module, given, options)
     _warn_of_untested(golden, result, spreads)
-    _write(golden, text, given, result, spreads, replace=replace)
+    with new_golden(golden, given, result, replace=replace) as folder:
+        (folder / MODULE).write_bytes(text)
+        write_spreads(folder, spreads)
     return golden
 
 
@@ -512,22 +515,17 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
     return target
 
 
-def _write(
-    golden: Golden,
-    text: bytes,
-    inputs: Sequence[Sequence[Value]],
-    expected: Value,
-    spreads: Spreads,
-    *,
-    replace: bool,
-) -> None:
-    """The files of a golden."""
+@contextmanager
+def new_golden(
+    golden: Golden, inputs: Sequence[Sequence[Value]], expected: Value, *, replace: bool = False
+) -> Iterator[Path]:
+    """A golden's folder with all files but the module's text, which is to be added to it, as other files may be: it
+    takes its name only when the block ends well. Without spreads, checks derive tolerances from the module."""
     with whole_folder(golden.folder, replace=replace) as folder:
-        (folder / MODULE).write_bytes(text)
         literals.save(folder / INPUTS, tuple(map(tuple, inputs)) if len(inputs) > 1 else tuple(inputs[0]))
         literals.save(folder / EXPECTED, expected)
-        write_spreads(folder, spreads)
         (folder / RECORD).write_text(golden.text(), encoding="utf-8")
+        yield folder
 
 
 def write_expected(golden: Golden, expected: Value) -> None:
