@@ -1,13 +1,14 @@
 """`hx.capture`: calls of jitted functions, kept as goldens while a program runs.
 
-A captured call is a folder that all commands read (`hloexec.tools.golden.recording`), with three more files:
+A captured call is a folder that all commands read (`hloexec.tools.golden.recording`), with two more files:
 
 - `optimized.hlo`: the module after optimization, as it ran;
-- `capture.json`: the function, the number of the call, versions, flags, the kind of device, and the paths of arguments
-  and results;
-- `error.txt`, where the call failed: such a folder has no result, and is no golden.
+- `capture.json`: the function, the number of the call, versions, flags and the kind of device.
 
-The texts of modules are kept once each, in `modules`; folders have links to them. A folder takes its name only when it
+A call that failed is a folder without a result, `NAME.failed`: `error.txt` says why, and `module.before.hlo`,
+`module.after.hlo` and `module.inputs.npz` are what it was to compute.
+
+The texts of modules are kept once each, in `.modules`; folders have links to them. A folder takes its name only when it
 is whole, so that a program that is killed leaves whole ones.
 """
 
@@ -32,7 +33,7 @@ import attrs
 
 from hloexec.core.arguments import require_integer, require_path
 from hloexec.core.files import open_atomically, whole_folder
-from hloexec.core.ir import Module, TupleShape
+from hloexec.core.ir import Module, TupleShape, flat_shapes
 from hloexec.core.structs import frozen
 from hloexec.core.values import TOKEN, Array, Value, arrays_of
 from hloexec.core.wording import byte_text
@@ -42,9 +43,9 @@ from hloexec.jax import internals
 from hloexec.jax.lowering import DONATED, Lowering, is_traced
 from hloexec.language import literals
 from hloexec.language.interop.through_jaxlib import from_jax
-from hloexec.tools.golden.recording import INPUTS, MODULE, SUFFIX, Golden, module_text, new_golden, text_hash, versions
+from hloexec.tools.golden.recording import MODULE, SUFFIX, Golden, module_text, new_golden, text_hash, versions
 
-OPTIMIZED, CAPTURE, ERROR, MODULES = "optimized.hlo", "capture.json", "error.txt", "modules"
+OPTIMIZED, CAPTURE, ERROR, MODULES = "optimized.hlo", "capture.json", "error.txt", ".modules"
 _UNUSUAL = re.compile(r"[^\w.-]+")
 
 
@@ -74,8 +75,9 @@ class capture:  # noqa: N801 - it is called as a function
     waits for its result. What it donates is copied before such a call; with `when`, before each.
 
     A decorated function is jitted, if it is not yet, with the other `options`, those of `jax.jit`. A context keeps
-    calls that Python makes of functions of `jax.jit`, but for JAX's own, and needs a version of JAX whose inside it
-    knows (`hloexec.jax.internals`): UnsupportedError says so of others. Several processes may write to one folder.
+    calls that Python makes of functions of `jax.jit`, but for JAX's own and those within another context, and needs a
+    version of JAX whose inside it knows (`hloexec.jax.internals`): UnsupportedError says so of others. Several
+    processes may write to one folder.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class Captured:
     def _watched(self, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if is_traced(self._lowering.leaves(arguments, keywords)):
             return self._jitted(*arguments, **keywords)  # a part of another function
-        given = _copied(arguments, keywords) if self._donates else (arguments, keywords)
+        given: tuple[Any, Any] = _copied(arguments, keywords) if self._donates else (arguments, keywords)
         try:
             result = self._jitted(*arguments, **keywords)
         except Exception as error:
@@ -248,18 +250,18 @@ class _Folder:
             self._left -= call.byte_count
         if call.golden is None:
             with whole_folder(self._path / f"{call.name}.failed") as folder:
-                literals.save(folder / INPUTS, call.inputs)
+                literals.save(folder / "module.inputs.npz", call.inputs)
                 (folder / ERROR).write_text(call.error, encoding="utf-8")
-                self._add(call, folder)
+                self._add(call, folder, "module.before.hlo", "module.after.hlo")
         else:
             golden = attrs.evolve(call.golden, folder=self._path / f"{call.name}{SUFFIX}")
             with new_golden(golden, [call.inputs], call.expected) as folder:
-                self._add(call, folder)
+                self._add(call, folder, MODULE, OPTIMIZED)
 
-    def _add(self, call: _Call, folder: Path) -> None:
-        self._link(call.before, folder / MODULE)
+    def _add(self, call: _Call, folder: Path, before: str, after: str) -> None:
+        self._link(call.before, folder / before)
         if call.after is not None:
-            self._link(call.after, folder / OPTIMIZED)
+            self._link(call.after, folder / after)
         (folder / CAPTURE).write_text(json.dumps(call.record, indent=2) + "\n", encoding="utf-8")
 
     def _link(self, text: bytes, path: Path) -> None:
@@ -298,7 +300,7 @@ def _expected(module: Module, arrays: Sequence[Array], devices: int) -> Value:
         result: Value = arrays[0]
     else:
         left = iter(arrays)
-        result = tuple(TOKEN if element.array_shape.is_token else next(left) for element in shape.elements)
+        result = tuple(next(left) if leaf.is_array else TOKEN for leaf in flat_shapes(shape))
     return tuple(result for _ in range(devices)) if devices > 1 else result
 
 

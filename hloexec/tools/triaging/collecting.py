@@ -3,8 +3,8 @@
 Finding the cases in a folder: modules, pairs of modules, and modules at several stages of their compilation.
 
 What belongs together is told by the names of files: NAME.hlo with NAME.inputs.npz and NAME.expected.npz beside it,
-NAME.before.hlo with NAME.after.hlo, and files as XLA names them in its dumps. What lacks a partner is refused before
-anything runs.
+NAME.before.hlo with NAME.after.hlo, and files as XLA names them in its dumps; a golden is a module with inputs and
+result. What lacks a partner is refused before anything runs.
 
 The folder in which a triage keeps what it knows, so that a later call goes on where one was stopped.
 
@@ -41,6 +41,7 @@ from hloexec.tools.counterparts.specs import counterpart_of
 from hloexec.tools.diffing.folders import DumpedModule, dumped_modules, paired_stages
 from hloexec.tools.executing.codec import coded, decoded
 from hloexec.tools.executing.tasks import write_json
+from hloexec.tools.golden.recording import EXPECTED, INPUTS, MODULE, RECORD, SUFFIX, read_golden
 from hloexec.tools.triaging.findings import MinifiedModule, TriagedModule
 
 _SEARCH_SHARE = 1 / 3
@@ -193,6 +194,10 @@ def _searched(folder: Path) -> _Found:
             folders[:] = [
                 name_in_folder for name_in_folder in folders if name_in_folder not in {str(module) for module in dumped}
             ]
+        for name in [name_in_folder for name_in_folder in folders if name_in_folder.endswith(SUFFIX)]:
+            if (place / name / RECORD).is_file():
+                folders.remove(name)
+                _add_golden(collection, place / name, name if relative == "." else f"{relative}/{name}")
         for name in sorted(name_in_folder for name_in_folder in files if not name_in_folder.startswith(".")):
             path = place / name
             if path not in taken and (_BESIDE.search(name) or _SUFFIX.search(name)):
@@ -202,6 +207,17 @@ def _searched(folder: Path) -> _Found:
                     warn(f"{os.fspath(path)!r} is passed over: {reason}")
     _require_modules(collection)
     return collection
+
+
+def _add_golden(collection: _Found, folder: Path, name: str) -> None:
+    if read_golden(folder).inputs_per_device > 1:
+        warn(
+            f"{os.fspath(folder)!r} is passed over: its devices have different inputs, with which golden check runs it"
+        )
+        return
+    owner = name.removesuffix(SUFFIX)
+    collection.modules[owner], collection.expected[owner] = folder / MODULE, folder / EXPECTED
+    collection.inputs[owner] = {0: folder / INPUTS}
 
 
 def _add(collection: _Found, path: Path, name: str) -> None:

@@ -1,0 +1,206 @@
+"""`hx.capture`: what is kept of calls, and that the program is not disturbed. JAX gives the results that are kept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import hloexec
+from hloexec.errors import HloWarning, InputError, UnsupportedError
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+hx = pytest.importorskip("hloexec.jax")
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def goldens(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.endswith(".golden"))
+
+
+def numbers(folder: Path) -> list[int]:
+    return [json.loads((path / "capture.json").read_text())["call"] for path in goldens(folder)]
+
+
+def test_every_nth_call_is_kept_and_agrees(tmp_path: Path) -> None:
+    @hx.capture(tmp_path, every=3)
+    def step(x: Any) -> Any:
+        return jnp.tanh(x), x.sum()
+
+    for number in range(7):
+        step(X + number)
+    assert numbers(tmp_path) == [3, 6]
+    for number, golden in zip((3, 6), goldens(tmp_path), strict=True):
+        assert hloexec.check_golden(golden)
+        assert_array_equal(np.load(golden / "expected.npz")["1"], (X + number - 1).sum())
+
+
+def test_a_context_keeps_calls_of_all_jitted_functions_and_none_of_jax(tmp_path: Path) -> None:
+    once, twice = jax.jit(lambda x: x + 1), jax.jit(lambda x: jnp.stack([x, 2 * x]))
+    once(X)  # it is compiled, and C++ calls what is compiled
+    with hx.capture(tmp_path / "outer"):
+        jnp.stack([X, X])
+        once(X)
+        with hx.capture(tmp_path / "inner", every=2):
+            for _ in range(2):
+                twice(X)
+        once(X)
+        jax.grad(lambda x: once(x).sum())(X)
+    once(X)
+    assert numbers(tmp_path / "outer") == [1, 2]
+    assert numbers(tmp_path / "inner") == [2]  # the innermost keeps them
+    assert all(map(hloexec.check_golden, goldens(tmp_path / "outer")))
+
+
+def test_a_context_ends_as_it_began_after_an_exception(tmp_path: Path) -> None:
+    from jax._src import pjit
+
+    before = {name: value for name, value in vars(pjit).items() if not name.startswith("__")}
+    with pytest.raises(ZeroDivisionError), hx.capture(tmp_path):
+        raise ZeroDivisionError
+    assert {name: value for name, value in vars(pjit).items() if not name.startswith("__")} == before
+
+
+def test_an_unknown_inside_of_jax_is_refused_by_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import pjit
+
+    monkeypatch.delattr(pjit, "_cpp_pjit_cache_fun_only")
+    with pytest.raises(UnsupportedError, match="cannot be reached inside JAX"), hx.capture(tmp_path):
+        pass
+
+
+def test_donated_arguments_are_kept_as_they_were(tmp_path: Path) -> None:
+    step = hx.capture(tmp_path)(jax.jit(lambda x: x * 2, donate_argnums=0))
+    assert_array_equal(step(step(jnp.asarray(X))), 4 * X)
+    first, second = goldens(tmp_path)
+    assert_array_equal(np.load(first / "inputs.npz")["0"], X)
+    assert_array_equal(np.load(second / "inputs.npz")["0"], 2 * X)
+
+
+def test_a_result_may_decide(tmp_path: Path) -> None:
+    step = hx.capture(tmp_path, every=None, when=lambda result: result > 4)(jax.jit(jnp.sum))
+    for number in range(8):
+        step(jnp.float32(number))
+    assert numbers(tmp_path) == [6, 7, 8]
+    assert hx.capture(tmp_path / "none", every=None)(jnp.sum)(X) == 15
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_call_that_fails_is_kept_with_its_reason(tmp_path: Path) -> None:
+    def fail(_: Any) -> Any:
+        raise ValueError("the reader is gone")
+
+    @hx.capture(tmp_path, every=1000)
+    def step(x: Any) -> Any:
+        return jax.pure_callback(fail, jax.ShapeDtypeStruct((), np.float32), x)
+
+    with pytest.raises(Exception, match="the reader is gone"):
+        jax.block_until_ready(step(np.float32(1)))
+    failed = [path for path in tmp_path.iterdir() if path.name.endswith(".failed")]
+    for folder in failed:  # JAX may tell only when the result is asked for, and then it is not the call that fails
+        assert "the reader is gone" in (folder / "error.txt").read_text()
+        assert hloexec.load(folder / "module.before.hlo").name == "jit_step"
+
+
+def test_arguments_of_all_kinds_are_kept(tmp_path: Path) -> None:
+    @hx.capture(tmp_path, static_argnames="scale")
+    def step(state: dict[str, Any], key: Any, *, scale: int, unused: Any) -> Any:
+        return {name: scale * value for name, value in state.items()}, jax.random.split(key)
+
+    state = {"b": jnp.ones(3, jnp.bfloat16), "f": jnp.ones(3, jnp.float8_e4m3fn), "i": np.int8(3), "n": None}
+    step({name: value for name, value in state.items() if value is not None}, jax.random.key(3), scale=2, unused=X)
+    (golden,) = goldens(tmp_path)
+    assert hloexec.check_golden(golden)
+
+
+def test_each_text_is_kept_once(tmp_path: Path) -> None:
+    step = hx.capture(tmp_path)(jnp.cos)
+    for number in range(3):
+        step(X + number)
+    assert len(list((tmp_path / ".modules").iterdir())) == 2
+    assert len({os.stat(golden / "module.hlo").st_ino for golden in goldens(tmp_path)}) == 1
+
+
+def test_what_has_no_room_is_told_and_the_program_goes_on(tmp_path: Path) -> None:
+    step = hx.capture(tmp_path, max_bytes=3 * X.nbytes)(jnp.cos)
+    step(X)
+    with pytest.warns(HloWarning, match=r"call 2 of cos is not kept: it takes 48 B, and max_bytes leaves 24 B"):
+        step(X)
+    assert numbers(tmp_path) == [1]
+
+
+def test_calls_that_are_not_kept_do_not_wait(tmp_path: Path) -> None:
+    large = jnp.full((1500, 1500), 1e-4)
+    plain = jax.jit(lambda x: jax.lax.fori_loop(0, 8, lambda _, power: power @ x, x))
+    kept = hx.capture(tmp_path, every=1000)(plain)
+    jax.block_until_ready(plain(large))
+    if plain(large).is_ready():
+        pytest.skip("this version of JAX returns when the result is there, without hx.capture, too")
+    assert not kept(large).is_ready()
+    with hx.capture(tmp_path, every=1000):
+        jax.block_until_ready(plain(large))
+        assert not plain(large).is_ready()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"every": 0}, InputError, "every"),
+        ({"every": 1.5}, InputError, "every"),
+        ({"max_bytes": -1}, InputError, "max_bytes"),
+        ({"when": 3}, InputError, "when must be a function"),
+        ({"colour": 3}, TypeError, "colour"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], error: type[Exception], match: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=match):
+        hx.capture(tmp_path, **options)(jnp.cos)
+
+
+def test_what_is_no_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"hx\.capture keeps calls of a function of JAX, not of float"):
+        hx.capture(tmp_path)(3.0)
+
+
+LOOP = """
+import sys
+import jax.numpy as jnp, jax
+import hloexec.jax as hx
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = jnp.ones((64, 64))
+with hx.capture(sys.argv[1]):
+    print("ready", flush=True)
+    while True:
+        x = step(x)
+"""
+
+CHECK = """
+import sys
+sys.modules["jax"] = sys.modules["jaxlib"] = None
+import hloexec
+checks = [hloexec.check_golden(path) for path in sys.argv[1:]]
+print(len(checks), all(checks))
+"""
+
+
+@pytest.mark.slow
+def test_of_a_process_that_is_killed_whole_folders_stay(tmp_path: Path) -> None:
+    for number in range(3):
+        folder = tmp_path / str(number)
+        with subprocess.Popen([sys.executable, "-c", LOOP, str(folder)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            while not folder.exists() or len(goldens(folder)) < 3:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+        kept = [str(golden) for golden in goldens(folder)]
+        done = subprocess.run([sys.executable, "-c", CHECK, *kept], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [str(len(kept)), "True"]  # without JAX
