@@ -110,7 +110,7 @@ class Checked:
 
         program = self._lowering.program(arguments, keywords)
         inputs = program.inputs(self._lowering.leaves(arguments, keywords))
-        theirs = program.arrays(result)
+        theirs = tuple(program.arrays(result))
         bad = [number for number, leaf in enumerate(theirs) if number not in self._ignored and not _all_finite(leaf)]
         paths = jax.tree_util.tree_leaves_with_path(result)
         names = tuple(jax.tree_util.keystr(paths[number][0]) for number in bad)
@@ -152,7 +152,8 @@ def _is_finite() -> Callable[[Any, frozenset[int]], Any]:
         ]
         return functools.reduce(jnp.logical_and, checks, jnp.bool_(True))
 
-    return jax.jit(is_finite, static_argnums=1)
+    jitted: Callable[[Any, frozenset[int]], Any] = jax.jit(is_finite, static_argnums=1)
+    return jitted
 
 
 def _all_finite(array: Array) -> bool:
@@ -196,6 +197,10 @@ def _values(finding: Finding) -> list[str]:
     lines = []
     for element in finding.elements[:3]:
         place = f"[{', '.join(map(str, element.index))}]" if element.index else ""
-        operands = "" if element.operands is None else f"({', '.join(map(number_text, element.operands))})"
-        lines.append(f"  {finding.opcode}{place}{operands} = {number_text(element.value)}")
+        operands = "" if element.operands is None else f"({', '.join(map(_text, element.operands))})"
+        lines.append(f"  {finding.opcode}{place}{operands} = {_text(element.value)}")
     return lines
+
+
+def _text(number: float | int | complex) -> str:
+    return str(number) if isinstance(number, complex) else number_text(number)
