@@ -44,10 +44,10 @@ def jax_version() -> str:
     return str(jax.__version__)
 
 
-def missing(what: str, error: Exception) -> UnsupportedError:
+def missing(subject: str, error: Exception) -> UnsupportedError:
     """The error where JAX has not, or no longer, what is looked for inside of it."""
     return UnsupportedError(
-        f"{what} cannot be reached inside JAX {jax_version()} ({type(error).__name__}: {error}); it was tried with "
+        f"{subject} cannot be reached inside JAX {jax_version()} ({type(error).__name__}: {error}); it was tried with "
         f"{VERSIONS[0]} to {VERSIONS[1]}"
     )
 

@@ -109,8 +109,8 @@ class Jitted:
         from hloexec.tools.diffing import diff
 
         call = self._last_call()
-        known = inspect.signature(diff).parameters
-        options = {name: value for name, value in self._run_options.items() if name in known} | options
+        of_diff = inspect.signature(diff).parameters
+        options = {name: value for name, value in self._run_options.items() if name in of_diff} | options
         if isinstance(other, Jitted):
             ours, theirs = (side._resolved.numerics for side in (self, other))
             options.setdefault("numerics", (ours, theirs))

@@ -139,8 +139,8 @@ class Lowering:
         internals.jax_version()
         import jax
 
-        function, known = internals.unjitted(function)
-        options = {name: value for name, value in {**known, **options}.items() if name not in DONATED}
+        function, of_jit = internals.unjitted(function)
+        options = {name: value for name, value in {**of_jit, **options}.items() if name not in DONATED}
         self.jitted = jax.jit(function, **{**options, "keep_unused": True})
         self._static = _static_parameters(function, options)
         self._programs: dict[Any, Program] = {}

@@ -6,6 +6,7 @@ from tests.jax.comparing import assert_runs_as_on_xla
 from tests.jax.programs import PROGRAMS
 
 
+@pytest.mark.slow_cases("special_functions", "variational_inference")
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_runs_as_under_jax_jit(name: str, capsys: pytest.CaptureFixture[str]) -> None:
