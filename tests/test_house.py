@@ -172,6 +172,8 @@ NO_OPCODES = {
     "engine/inputs/distributions.py": "iota",
     "engine/plan/lowering/flow.py": "conditional",
     "engine/sharding.py": "tuple",
+    "jax/capturing.py": "call",
+    "jax/checking.py": "call",
     "language/literals/npz.py": "tuple",
     "language/text/attributes/values.py": "pad",
     "language/text/printer.py": "pad",

@@ -158,15 +158,15 @@ class Captured:
     def _watched(self, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if is_traced(self._lowering.leaves(arguments, keywords)):
             return self._jitted(*arguments, **keywords)  # a part of another function
-        given: tuple[Any, Any] = _copied(arguments, keywords) if self._donates else (arguments, keywords)
+        kept: tuple[Any, Any] = _copied(arguments, keywords) if self._donates else (arguments, keywords)
         try:
             result = self._jitted(*arguments, **keywords)
         except Exception as error:
-            self._keep_failed(number, *given, error)
+            self._keep_failed(number, *kept, error)
             raise
         if self._rule.is_due(number) or (self._rule.when is not None and self._rule.when(result)):
             with _told(f"call {number} of {self._name}"):
-                self._keep(number, *given, result)
+                self._keep(number, *kept, result)
         return result
 
     def _keep_failed(self, number: int, arguments: Any, keywords: Any, error: Exception) -> None:

@@ -81,10 +81,10 @@ class Checked:
 
         self._run_options = {name: options.pop(name) for name in RunOptions.__annotations__ if name in options}
         self._resolved = resolve_options("check", self._run_options)
-        inner, known = internals.unjitted(function)
-        of_jit = {name: value for name, value in {**known, **options}.items() if name not in DONATED}
-        donates = any({**known, **options}.get(name) for name in DONATED)
-        self._jitted = function if known and not options and not donates else jax.jit(inner, **of_jit)
+        inner, its_options = internals.unjitted(function)
+        of_jit = {name: value for name, value in {**its_options, **options}.items() if name not in DONATED}
+        donates = any({**its_options, **options}.get(name) for name in DONATED)
+        self._jitted = function if its_options and not options and not donates else jax.jit(inner, **of_jit)
         self._lowering = Lowering(inner, of_jit)
         self._ignored: frozenset[int] = frozenset()
         self._calls = 0

@@ -368,9 +368,7 @@ def record_golden(
     result = _result(golden, module, given, expected, options)
     spreads = _spreads(golden, module, given, options)
     _warn_of_untested(golden, result, spreads)
-    with new_golden(golden, given, result, replace=replace) as folder:
-        (folder / MODULE).write_bytes(text)
-        write_spreads(folder, spreads)
+    _write(golden, text, given, result, spreads, replace=replace)
     return golden
 
 
@@ -513,6 +511,14 @@ def _target(folder: str | os.PathLike[str], replace: bool) -> Path:
     else:
         require_new_folder(target)
     return target
+
+
+def _write(
+    golden: Golden, text: bytes, rows: Sequence[Sequence[Value]], expected: Value, spreads: Spreads, *, replace: bool
+) -> None:
+    with new_golden(golden, rows, expected, replace=replace) as folder:
+        (folder / MODULE).write_bytes(text)
+        write_spreads(folder, spreads)
 
 
 @contextmanager
