@@ -59,14 +59,21 @@ def _of_clean(case: Any) -> str:
 @click.command()
 @click.option("--group", type=click.Choice(["seen", "reserve"]), help="Only these; by default both.")
 @click.option("--only", default="", help="Only cases whose name contains this.")
-def main(group: str | None, only: str) -> None:
+@click.option("--overhead", is_flag=True, help="Time clean calls instead, on one device.")
+def main(group: str | None, only: str, overhead: bool) -> None:
     """How often `hx.check` is right.
 
     Of a plant, right is: the last call raises, no call before it does, and the lines of the finding contain the
     marked one. Of a clean step, right is: five calls raise nothing, and are searched twice at most.
     """
-    os.environ["XLA_FLAGS"] = DEVICES
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if overhead:
+        from evaluation.checking.overhead import measure
+
+        click.echo(measure("small", 16, (16, 32, 32, 4), 2000))
+        click.echo(measure("medium", 64, (512, 1024, 1024, 512), 100))
+        return
+    os.environ["XLA_FLAGS"] = DEVICES
     warnings.simplefilter("ignore")
     from evaluation.checking.clean import CLEAN
     from evaluation.checking.plants import PLANTS

@@ -99,7 +99,7 @@ def over_devices(function: Any) -> Any:
 @PLANTS.add((np.arange(1, 17, dtype=np.float32),), (np.arange(16, dtype=np.float32),))
 def sharded_loss(x: Any) -> Any:
     def shard(x: Any) -> Any:
-        return x / lax.psum(jnp.sum(1 / x), "d")  # here
+        return x * lax.psum(jnp.sum(1 / x), "d")  # here
 
     return over_devices(shard)(x)
 
@@ -120,10 +120,11 @@ def custom_gradient(x: Any, w: Any) -> Any:
         return jnp.abs(x)
 
     def backward(x: Any, g: Any) -> Any:
-        return (g * x / jnp.abs(x),)  # here
+        return (g * x / jnp.abs(x),)
 
     norm.defvjp(lambda x: (norm(x), x), backward)
-    return jax.grad(lambda x: jnp.sum(norm(x) @ w))(x)
+    # JAX gives the operations of a backward rule the line at which the function is called.
+    return jax.grad(lambda x: jnp.sum(norm(x) @ w))(x)  # here
 
 
 @PLANTS.add((X.astype("float16"), np.float16(1)), (X.astype("float16"), np.float16(300)))
