@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from typing import Any
@@ -13,7 +14,7 @@ def _layers(*widths: int) -> Any:
     chance = np.random.default_rng(1)
     return [
         {"w": (chance.normal(size=(m, n)) / m**0.5).astype(np.float32), "b": np.zeros(n, np.float32)}
-        for m, n in zip(widths, widths[1:], strict=False)
+        for m, n in itertools.pairwise(widths)
     ]
 
 
