@@ -2,8 +2,8 @@
 call, and says where it comes from.
 
 One reduction per array of the result tells whether there is a NaN or an infinity. If so, `find_nan` goes through the
-module of the call. An infinity that no instruction made of finite numbers is a constant's (a mask) or the arguments':
-it is no alarm, and is looked for no longer in this array.
+module of the call. What no instruction made of finite numbers is a constant's (a mask) or the arguments': it is no
+alarm, and is looked for no longer in this array, where infinities alone are meant for NaN still.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hloexec.core.ir import Module
+from hloexec.core.structs import frozen
 from hloexec.core.values import Array, Value, arrays_of
 from hloexec.core.wording import listing, number_text, on_devices, plural
 from hloexec.engine.devices.topology import topology_of
@@ -29,6 +30,7 @@ from hloexec.language.origins import SourceLine, scope_of
 from hloexec.ops.common import is_inexact, wide
 
 if TYPE_CHECKING:
+    from hloexec.tools.golden import Golden
     from hloexec.tools.nan_search import NanSearch
     from hloexec.tools.nan_search.findings import Finding
 
@@ -48,6 +50,28 @@ class NonFiniteError(HloError, FloatingPointError):
     inputs: tuple[Value, ...]
     result: tuple[Array, ...]
 
+    def save(self, folder: str | os.PathLike[str], *, replace: bool = False) -> Golden:
+        """Write the call as a golden (see `hloexec.record_golden`), with what the device gave as the expected result,
+        for `hloexec isolate`, `explain`, `golden check` and the other tools that read one.
+
+        Raises InputError if `folder` does not end in `.golden`, exists and is not to be replaced, or cannot be written.
+        """
+        from hloexec.tools.golden import record_golden
+        from hloexec.tools.golden.recording import shapes_by_label
+
+        devices = topology_of(self.module, None, None).count
+        expected = dict(zip(shapes_by_label(self.module, devices), self.result * devices, strict=True))
+        with replaying():
+            return record_golden(
+                self.module,
+                self.inputs,
+                folder,
+                expected=expected,
+                inputs_source=f"call {self.call}",
+                expected_source="the device that JAX ran on",
+                replace=replace,
+            )
+
 
 def check(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """A function of JAX that runs where it ran before; the first NaN or infinity that it makes raises NonFiniteError.
@@ -58,8 +82,11 @@ def check(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     After each call, one reduction per array of the result waits for it, and tells whether there is a NaN or an
     infinity. If so, hloexec runs the call's module on its arguments. The error names the instruction that made it, the
     line of the program, the path through scan, while, shard_map and vmap with iterations, the device, and the values.
-    If hloexec itself gets finite numbers, the difference is the finding, and the error says so. NaN and infinities of
-    constants (masks) and of the arguments are no alarm; of the arguments' NaN, an HloWarning tells once.
+    If hloexec itself gets finite numbers, the difference is the finding, and the error says so. Infinities of constants
+    (masks), and NaN and infinities of the arguments, are no alarm; of the arguments' NaN, an HloWarning tells once. A
+    NaN that is selected from a constant is one: JAX marks by it what went wrong (cholesky, an index out of range).
+
+    Within other functions of JAX (`jax.jit`, `jax.grad`, `jax.vmap`), it is the function alone: nothing is checked.
 
     Arguments that the function donates are kept until the result is checked, so that it takes their memory again.
     Raises UnsupportedError without JAX.
@@ -69,6 +96,26 @@ def check(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     if not callable(function):
         raise InputError(f"hx.check needs a function of JAX, not {type(function).__name__}")
     return Checked(function, options)
+
+
+@frozen
+class Meant:
+    """What a result may hold: numbers of its arrays in which infinities, or NaN and infinities, are no alarm."""
+
+    infinities: frozenset[int] = frozenset()
+    nan: frozenset[int] = frozenset()
+
+    def alarming(self, number: int, array: Array) -> Array:
+        """Which elements of an array are an alarm, as preds."""
+        if number in self.nan or not is_inexact(array):
+            return np.zeros(array.shape, np.bool_)
+        values = wide(array)
+        return np.isnan(values) if number in self.infinities else ~np.isfinite(values)
+
+    def also(self, numbers: Sequence[int], arrays: Sequence[Array]) -> Meant:
+        """The same, and what these arrays hold."""
+        with_nan = {number for number in numbers if np.isnan(wide(arrays[number])).any()}
+        return Meant(self.infinities | {*numbers}, self.nan | with_nan)
 
 
 class Checked:
@@ -86,17 +133,20 @@ class Checked:
         donates = any({**its_options, **options}.get(name) for name in DONATED)
         self._jitted = function if its_options and not options and not donates else jax.jit(inner, **of_jit)
         self._lowering = Lowering(inner, of_jit)
-        self._ignored: frozenset[int] = frozenset()
+        self._meant: dict[Any, Meant] = {}
         self._calls = 0
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call the function, and check its result."""
+        import jax
+
         result = self._jitted(*arguments, **keywords)
-        is_finite = _is_finite()(result, self._ignored)
-        self._calls += 1
-        if is_finite or is_traced([is_finite]):
+        leaves, tree = jax.tree.flatten(result)
+        if is_traced(leaves):
             return result
-        self._examine(result, arguments, keywords)
+        self._calls += 1
+        if not _reduction(self._meant.get(tree, Meant()))(leaves):
+            self._examine(result, arguments, keywords)
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -111,8 +161,9 @@ class Checked:
         program = self._lowering.program(arguments, keywords)
         inputs = program.inputs(self._lowering.leaves(arguments, keywords))
         theirs = tuple(program.arrays(result))
-        bad = [number for number, leaf in enumerate(theirs) if number not in self._ignored and not _all_finite(leaf)]
-        paths = jax.tree_util.tree_leaves_with_path(result)
+        paths, tree = jax.tree_util.tree_flatten_with_path(result)
+        meant = self._meant.get(tree, Meant())
+        bad = [number for number, array in enumerate(theirs) if meant.alarming(number, array).any()]
         names = tuple(jax.tree_util.keystr(paths[number][0]) for number in bad)
         with replaying():
             search = find_nan(program.module, inputs, **self._run_options)
@@ -121,7 +172,8 @@ class Checked:
                 ours = arrays_of(run_with(program.module, inputs, self._resolved)[0])
             differing = [number for number in bad if _is_bad_alone(theirs[number], ours[number])]
             if not differing:
-                self._ignore(bad, search)
+                _warn_of_arguments(search, len(bad))
+                self._meant[tree] = meant.also(bad, theirs)
                 return
         name = getattr(self, "__name__", "the function")
         error = NonFiniteError(_message(name, self._calls, names, search, program.module))
@@ -129,40 +181,45 @@ class Checked:
         error.module, error.inputs, error.result = program.module, inputs, theirs
         raise error
 
-    def _ignore(self, numbers: Sequence[int], search: NanSearch) -> None:
-        if search.nan_inputs:
-            warn(
-                f"arguments hold NaN ({listing(search.nan_inputs, 3)}), and the result has them; they are looked for "
-                f"no longer in {plural(len(numbers), 'array')} of it"
-            )
-        self._ignored |= {*numbers}
+
+def _warn_of_arguments(search: NanSearch, count: int) -> None:
+    if search.nan_inputs:
+        warn(
+            f"arguments hold NaN ({listing(search.nan_inputs, 3)}), and the result has them; they are looked for "
+            f"no longer in {plural(count, 'array')} of it"
+        )
 
 
 @functools.cache
-def _is_finite() -> Callable[[Any, frozenset[int]], Any]:
-    """Whether all numbers of a result are finite, one reduction an array, but for those with some numbers."""
+def _reduction(meant: Meant) -> Callable[[Sequence[Any]], Any]:
+    """Whether there is no alarm in arrays: a function of JAX.
+
+    x · 0 is 0 where x is finite and NaN elsewhere, and so is the sum of these products; a maximum would do as well, but
+    that of XLA:CPU passes NaN over (`xla_cpu_enable_fast_min_max`).
+    """
     import jax
     import jax.numpy as jnp
 
-    def is_finite(result: Any, ignored: frozenset[int]) -> Any:
-        checks = [
-            jnp.max(jnp.abs(leaf), initial=0) < jnp.inf  # NaN is what max gives if there is one, and not below ∞
-            for number, leaf in enumerate(jax.tree.leaves(result))
-            if number not in ignored and jnp.issubdtype(leaf.dtype, jnp.inexact)
-        ]
-        return functools.reduce(jnp.logical_and, checks, jnp.bool_(True))
+    def is_quiet(arrays: Sequence[Any]) -> Any:
+        sums = []
+        for number, array in enumerate(arrays):
+            if number in meant.nan or not jnp.issubdtype(array.dtype, jnp.inexact):
+                continue
+            parts = [array.real, array.imag] if jnp.iscomplexobj(array) else [array]
+            for part in parts:
+                part = part.astype(jnp.float32) if part.dtype.itemsize == 1 else part
+                part = jnp.where(jnp.isinf(part), 0, part) if number in meant.infinities else part
+                sums.append(jnp.sum(part * 0) == 0)
+        return functools.reduce(jnp.logical_and, sums, jnp.bool_(True))
 
-    jitted: Callable[[Any, frozenset[int]], Any] = jax.jit(is_finite, static_argnums=1)
+    jitted: Callable[[Sequence[Any]], Any] = jax.jit(is_quiet)
     return jitted
 
 
-def _all_finite(array: Array) -> bool:
-    return not is_inexact(array) or bool(np.isfinite(wide(array)).all())
-
-
 def _is_bad_alone(theirs: Array, ours: Array) -> bool:
-    """Whether an element is finite in ours and not in theirs."""
-    return bool((np.isfinite(wide(ours)) & ~np.isfinite(wide(theirs))).any())
+    """Whether an element is finite in ours and not in theirs, or NaN in theirs alone."""
+    ours, theirs = wide(ours), wide(theirs)
+    return bool((np.isfinite(ours) & ~np.isfinite(theirs) | np.isnan(theirs) & ~np.isnan(ours)).any())
 
 
 def _message(name: str, call: int, outputs: Sequence[str], search: NanSearch, module: Module) -> str:
@@ -171,7 +228,7 @@ def _message(name: str, call: int, outputs: Sequence[str], search: NanSearch, mo
     finding = search.finding
     if finding is None:
         return (
-            f"{head}\nhloexec gets finite numbers there: what the device computed differs. Save the call, as in "
+            f"{head}\nhloexec does not get them there: what the device computed differs. Save the call, as in "
             "error.save('call.golden'), and see hloexec isolate"
         )
     iteration = f" in iteration {finding.iteration}" if finding.iteration is not None else ""
