@@ -7,8 +7,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from hloexec.core.arguments import require_module
 from hloexec.core.ir import ArrayShape, Module, Shape, TupleShape
+from hloexec.core.ir.editing import map_instructions
 from hloexec.engine.devices.equivalents import compiled_by_xla
 from hloexec.engine.devices.topology import topology_of
 from hloexec.errors import UnsupportedError
@@ -69,10 +72,18 @@ def _bytecode(module: Module) -> bytes:
     """The portable artifact of a module's StableHLO."""
     from jaxlib.mlir.dialects import stablehlo
 
-    text = format_module(compiled_by_xla(module))
+    compiled = compiled_by_xla(module)
     try:
-        proto = of_jaxlib("hlo_module_from_text")(text).as_serialized_hlo_module_proto()
-        mlir = of_jaxlib("mlir").xla_computation_to_mlir_module(of_jaxlib("XlaComputation")(proto))
+        try:
+            mlir = _stablehlo(compiled)
+        except Exception:  # older parsers do not know how newer texts tell source lines
+            plain = map_instructions(compiled, lambda _, instruction: attrs.evolve(instruction, metadata=None))
+            mlir = _stablehlo(attrs.evolve(plain, stack_frames=None))
         return bytes(stablehlo.serialize_portable_artifact_str(mlir, stablehlo.get_current_version()))
     except Exception as error:
         raise UnsupportedError(f"{module.name} cannot be expressed in StableHLO: {error}") from error
+
+
+def _stablehlo(module: Module) -> Any:
+    proto = of_jaxlib("hlo_module_from_text")(format_module(module)).as_serialized_hlo_module_proto()
+    return of_jaxlib("mlir").xla_computation_to_mlir_module(of_jaxlib("XlaComputation")(proto))
