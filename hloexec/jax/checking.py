@@ -1,9 +1,10 @@
 """`hx.check`: a function that stays on its device; at the first NaN or infinity that it makes, hloexec runs the same
 call, and says where it comes from.
 
-One reduction per array of the result tells whether there is a NaN or an infinity. If so, `find_nan` goes through the
-module of the call. What no instruction made of finite numbers is a constant's (a mask) or the arguments': it is no
-alarm, and is looked for no longer in this array, where infinities alone are meant for NaN still.
+The function is compiled with one reduction per array of its result, which tells whether there is a NaN or an infinity.
+If so, `find_nan` goes through the module of the call. What no instruction made of finite numbers is a constant's (a
+mask) or the arguments': it is no alarm, and is looked for no longer in this array, where infinities alone are meant for
+NaN still.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hloexec.errors import HloError, InputError, warn
 from hloexec.jax import internals
 from hloexec.jax.lowering import DONATED, Lowering, is_traced, replaying
 from hloexec.language.origins import SourceLine, scope_of
-from hloexec.ops.common import is_inexact, wide
+from hloexec.ops.common import wide
 
 if TYPE_CHECKING:
     from hloexec.tools.golden import Golden
@@ -67,7 +68,7 @@ class NonFiniteError(HloError, FloatingPointError):
                 self.inputs,
                 folder,
                 expected=expected,
-                inputs_source=f"call {self.call}",
+                inputs_source=f"the arguments of call {self.call}",
                 expected_source="the device that JAX ran on",
                 replace=replace,
             )
@@ -79,15 +80,14 @@ def check(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `function` is one of `jax.jit`, or is jitted with those of `options` that `jax.jit` takes; the others are those of
     `hloexec.run_devices` for the search. Without a function, it is a decorator.
 
-    After each call, one reduction per array of the result waits for it, and tells whether there is a NaN or an
-    infinity. If so, hloexec runs the call's module on its arguments. The error names the instruction that made it, the
-    line of the program, the path through scan, while, shard_map and vmap with iterations, the device, and the values.
-    If hloexec itself gets finite numbers, the difference is the finding, and the error says so. Infinities of constants
+    Each call waits for its result, and one reduction per array tells whether there is a NaN or an infinity. If so,
+    hloexec runs the call's module on its arguments. The error names the instruction that made it, the line of the
+    program, the path through scan, while, shard_map and vmap with iterations, the device, and the values. If hloexec
+    itself does not get them there, the difference is the finding, and the error says so. Infinities of constants
     (masks), and NaN and infinities of the arguments, are no alarm; of the arguments' NaN, an HloWarning tells once. A
     NaN that is selected from a constant is one: JAX marks by it what went wrong (cholesky, an index out of range).
 
     Within other functions of JAX (`jax.jit`, `jax.grad`, `jax.vmap`), it is the function alone: nothing is checked.
-
     Arguments that the function donates are kept until the result is checked, so that it takes their memory again.
     Raises UnsupportedError without JAX.
     """
@@ -104,13 +104,6 @@ class Meant:
 
     infinities: frozenset[int] = frozenset()
     nan: frozenset[int] = frozenset()
-
-    def alarming(self, number: int, array: Array) -> Array:
-        """Which elements of an array are an alarm, as preds."""
-        if number in self.nan or not is_inexact(array):
-            return np.zeros(array.shape, np.bool_)
-        values = wide(array)
-        return np.isnan(values) if number in self.infinities else ~np.isfinite(values)
 
     def also(self, numbers: Sequence[int], arrays: Sequence[Array]) -> Meant:
         """The same, and what these arrays hold."""
@@ -130,8 +123,8 @@ class Checked:
         self._resolved = resolve_options("check", self._run_options)
         inner, known = internals.unjitted(function)
         of_jit = {name: value for name, value in {**known, **options}.items() if name not in DONATED}
-        donates = any({**known, **options}.get(name) for name in DONATED)
-        self._jitted = function if known and not options and not donates else jax.jit(inner, **of_jit)
+        self._function = function if known and not options else jax.jit(inner, **of_jit)
+        self._jitted = _with_flags(inner, of_jit)
         self._lowering = Lowering(inner, of_jit)
         self._meant: dict[Any, Meant] = {}
         self._calls = 0
@@ -140,19 +133,34 @@ class Checked:
         """Call the function, and check its result."""
         import jax
 
-        result = self._jitted(*arguments, **keywords)
-        leaves, tree = jax.tree.flatten(result)
-        if is_traced(leaves):
+        if is_traced(jax.tree.leaves((arguments, keywords))):
+            return self._function(*arguments, **keywords)
+        result, are_finite = self._jitted(*arguments, **keywords)
+        if is_traced([are_finite]):
             return result
         self._calls += 1
-        if not _reduction(self._meant.get(tree, Meant()))(leaves):
-            self._examine(result, arguments, keywords)
+        are_finite = np.asarray(are_finite)
+        if not are_finite.all() and (bad := self._alarming(result, are_finite)):
+            self._examine(result, bad, arguments, keywords)
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def _examine(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _alarming(self, result: Any, are_finite: Array) -> list[int]:
+        """The numbers of arrays with NaN or infinities that are not known to be meant."""
+        import jax
+
+        leaves, tree = jax.tree.flatten(result)
+        meant = self._meant.get(tree, Meant())
+        return [
+            number
+            for number in np.flatnonzero(~are_finite).tolist()
+            if number not in meant.nan
+            and not (number in meant.infinities and not jax.numpy.isnan(leaves[number]).any())
+        ]
+
+    def _examine(self, result: Any, bad: Sequence[int], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Find out where what is not finite comes from; NonFiniteError unless it is of constants or arguments."""
         import jax
 
@@ -160,10 +168,8 @@ class Checked:
 
         program = self._lowering.program(arguments, keywords)
         inputs = program.inputs(self._lowering.leaves(arguments, keywords))
-        theirs = tuple(program.arrays(result))
         paths, tree = jax.tree_util.tree_flatten_with_path(result)
-        meant = self._meant.get(tree, Meant())
-        bad = [number for number, array in enumerate(theirs) if meant.alarming(number, array).any()]
+        theirs = tuple(program.arrays(result))
         names = tuple(jax.tree_util.keystr(paths[number][0]) for number in bad)
         with replaying():
             search = find_nan(program.module, inputs, **self._run_options)
@@ -173,7 +179,7 @@ class Checked:
             differing = [number for number in bad if _is_bad_alone(theirs[number], ours[number])]
             if not differing:
                 _warn_of_arguments(search, len(bad))
-                self._meant[tree] = meant.also(bad, theirs)
+                self._meant[tree] = self._meant.get(tree, Meant()).also(bad, theirs)
                 return
         name = getattr(self, "__name__", "the function")
         error = NonFiniteError(_message(name, self._calls, names, search, program.module))
@@ -190,30 +196,38 @@ def _warn_of_arguments(search: NanSearch, count: int) -> None:
         )
 
 
-@functools.cache
-def _reduction(meant: Meant) -> Callable[[Sequence[Any]], Any]:
-    """Whether there is no alarm in arrays: a function of JAX.
-
-    x · 0 is 0 where x is finite and NaN elsewhere, and so is the sum of these products; a maximum would do as well, but
-    that of XLA:CPU passes NaN over (`xla_cpu_enable_fast_min_max`).
-    """
+def _with_flags(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """The function jitted, with one more result: whether all numbers are finite, of each array of its result."""
     import jax
     import jax.numpy as jnp
 
-    def is_quiet(arrays: Sequence[Any]) -> Any:
-        sums = []
-        for number, array in enumerate(arrays):
-            if number in meant.nan or not jnp.issubdtype(array.dtype, jnp.inexact):
-                continue
-            parts = [array.real, array.imag] if jnp.iscomplexobj(array) else [array]
-            for part in parts:
-                part = part.astype(jnp.float32) if part.dtype.itemsize == 1 else part
-                part = jnp.where(jnp.isinf(part), 0, part) if number in meant.infinities else part
-                sums.append(jnp.sum(part * 0) == 0)
-        return functools.reduce(jnp.logical_and, sums, jnp.bool_(True))
+    @functools.wraps(function)
+    def with_flags(*arguments: Any, **keywords: Any) -> Any:
+        result = function(*arguments, **keywords)
+        return result, jnp.array([_is_finite(jnp.asarray(leaf)) for leaf in jax.tree.leaves(result)], bool)
 
-    jitted: Callable[[Sequence[Any]], Any] = jax.jit(is_quiet)
-    return jitted
+    if "out_shardings" in options:
+        options = {**options, "out_shardings": (options["out_shardings"], None)}
+    return jax.jit(with_flags, **options)
+
+
+def _is_finite(array: Any) -> Any:
+    """Whether all numbers of one of JAX's arrays are finite.
+
+    x · 0 is 0 where x is finite and NaN elsewhere, and so is the sum of these products. A maximum would do as well, but
+    that of XLA:CPU passes NaN over (`xla_cpu_enable_fast_min_max`). The barrier keeps the reduction out of fusions with
+    what computes the array.
+    """
+    import jax.numpy as jnp
+    from jax import lax
+
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return True
+    if jnp.iscomplexobj(array):
+        return _is_finite(array.real) & _is_finite(array.imag)
+    array = lax.optimization_barrier(array)
+    array = array.astype(jnp.float32) if array.dtype.itemsize == 1 else array
+    return jnp.sum(array * 0) == 0
 
 
 def _is_bad_alone(theirs: Array, ours: Array) -> bool:
@@ -224,7 +238,7 @@ def _is_bad_alone(theirs: Array, ours: Array) -> bool:
 
 def _message(name: str, call: int, outputs: Sequence[str], search: NanSearch, module: Module) -> str:
     where = listing((output or "its result" for output in outputs), 4)
-    head = f"call {call} of {name} gave NaN or infinities in {where}"
+    head = f"In call {call}, {name} gave NaN or infinities in {where}"
     finding = search.finding
     if finding is None:
         return (
