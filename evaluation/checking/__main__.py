@@ -75,8 +75,7 @@ def main(group: str | None, only: str, overhead: bool) -> None:
         return
     os.environ["XLA_FLAGS"] = DEVICES
     warnings.simplefilter("ignore")
-    from evaluation.checking.clean import CLEAN
-    from evaluation.checking.plants import PLANTS
+    from evaluation.checking.reserve import CLEAN, PLANTS
 
     for title, table, run in (("plants", PLANTS, _of_plant), ("clean", CLEAN, _of_clean)):
         cases = [case for case in table.values() if group in (None, case.group) and only in case.name]

@@ -67,7 +67,7 @@ class NonFiniteError(HloError, FloatingPointError):
                 self.inputs,
                 folder,
                 expected=expected,
-                inputs_source=f"call {self.call}",
+                inputs_source=f"the arguments of call {self.call}",
                 expected_source="the device that JAX ran on",
                 replace=replace,
             )
@@ -224,7 +224,7 @@ def _is_bad_alone(theirs: Array, ours: Array) -> bool:
 
 def _message(name: str, call: int, outputs: Sequence[str], search: NanSearch, module: Module) -> str:
     where = listing((output or "its result" for output in outputs), 4)
-    head = f"call {call} of {name} gave NaN or infinities in {where}"
+    head = f"In call {call}, {name} gave NaN or infinities in {where}"
     finding = search.finding
     if finding is None:
         return (

@@ -80,6 +80,8 @@ def unjitted(function: Any) -> tuple[Any, dict[str, Any]]:
         for name in ("in_shardings", "out_shardings"):
             leaves, tree = getattr(info, f"{name}_leaves"), getattr(info, f"{name}_treedef")
             options[name] = jax.tree.unflatten(tree, leaves)
+        if compiler_options := dict(getattr(info, "compiler_options_kvs", ())):
+            options["compiler_options"] = compiler_options
         return function.__wrapped__, options
     except AttributeError as error:
         raise missing("the options of a jitted function", error) from error

@@ -59,9 +59,9 @@ def replaying() -> AbstractContextManager[None]:
 
 def is_traced(leaves: Sequence[Any]) -> bool:
     """Whether a value is JAX's stand-in for one while it traces a function."""
-    import jax
+    from jax.core import Tracer
 
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+    return any(isinstance(leaf, Tracer) for leaf in leaves)
 
 
 @frozen
