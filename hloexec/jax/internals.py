@@ -16,7 +16,7 @@ from typing import Any
 
 from hloexec.errors import UnsupportedError
 
-VERSIONS = ("0.6.0", "0.10.2")
+VERSIONS = ("0.6.0", "0.12.0.1")
 """The oldest and the newest version that these were tried with."""
 
 CALLBACKS = frozenset(
