@@ -10,5 +10,6 @@ Needs JAX: `pip install 'hloexec[jax]'`.
 
 from hloexec.jax.jitting import Jitted, jit
 from hloexec.jax.lowering import Program
+from hloexec.jax.sharded import compare_sharded
 
-__all__ = ["Jitted", "Program", "jit"]
+__all__ = ["Jitted", "Program", "compare_sharded", "jit"]
