@@ -56,9 +56,9 @@ class DiffOptions:
 @click.option(
     "--sharded",
     metavar="FILE.py:FUNCTION",
-    help="In place of BEFORE and AFTER: compare a function of JAX on one device with the same on a mesh. FUNCTION takes "
-    "nothing, and returns (step, mesh, *arguments), as hloexec.jax.compare_sharded takes them; {'reference': f} may "
-    "stand at the end.",
+    help="In place of BEFORE and AFTER: compare a function of JAX on one device with the same on a mesh. FUNCTION "
+    "takes nothing, and returns (step, mesh, *arguments), as hloexec.jax.compare_sharded takes them; {'reference': f} "
+    "may stand at the end.",
 )
 @click.option("--numerics-before", metavar="POLICY", help="Numerics policy of BEFORE.  [default: --numerics]")
 @click.option("--numerics-after", metavar="POLICY", help="Numerics policy of AFTER.  [default: --numerics]")
