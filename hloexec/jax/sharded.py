@@ -115,18 +115,18 @@ def _partitioned(lowered: Any) -> tuple[Module, Module]:
 
     with tempfile.TemporaryDirectory() as folder:
         lowered.compile(compiler_options={"xla_dump_to": folder, **_DUMPED})
-        found = [sorted(Path(folder).glob(f"*{stage}_spmd-partitioning*.txt")) for stage in ("before", "after")]
-        if not all(found):
+        dumped = [sorted(Path(folder).glob(f"*{stage}_spmd-partitioning*.txt")) for stage in ("before", "after")]
+        if not all(dumped):
             raise UnsupportedError(
                 "XLA has dumped no module before and after its pass spmd-partitioning: a compilation cache may have "
                 "had the function (JAX_ENABLE_COMPILATION_CACHE=false), or the mesh is not partitioned by XLA"
             )
-        before, after = (load(paths[-1]) for paths in found)
+        before, after = (load(paths[-1]) for paths in dumped)
     return before, after
 
 
 def _has_manual_regions(module: Module) -> bool:
-    calls = (each for part in module for each in part if role_of(each) is Role.CUSTOM_CALL)
+    calls = (call for part in module for call in part if role_of(call) is Role.CUSTOM_CALL)
     return any(map(is_boundary, calls))
 
 
@@ -143,8 +143,8 @@ def _on_one_device(step: Callable[..., Any], mesh: Any, arguments: Sequence[Any]
     for way in ways:
         try:
             with way(mesh) as moved:
-                given, named = moved((arguments, keywords))
-                return Lowering(step, {}).program(given, named).module
+                whole, named = moved((arguments, keywords))
+                return Lowering(step, {}).program(whole, named).module
         except HloError:
             raise
         except Exception as error:

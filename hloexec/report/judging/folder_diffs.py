@@ -56,10 +56,10 @@ def folder_view(folder_diff: FolderDiff, top: int, command: Command) -> Renderab
     return Group(*parts)
 
 
-def sharded_view(found: ShardedDiff, top: int, command: Command | None = None) -> RenderableType:
+def sharded_view(result: ShardedDiff, top: int, command: Command | None = None) -> RenderableType:
     """What makes many devices compute something else than one, and how it was found; there are no files that a command
     could go on with."""
-    return Group(Text(str(found), style="bold" if found.hlo else ""), "", diff_view(found.diff, top, None))
+    return Group(Text(str(result), style="bold" if result.hlo else ""), "", diff_view(result.diff, top, None))
 
 
 def _verdict(folder_diff: FolderDiff) -> Text:
@@ -161,5 +161,5 @@ REPORTS = {
         diff_view, _figures, _ranking, lambda found: found.after, watch="hloexec.tools.diffing.recording.watching.watch"
     ),
     FolderDiff: Report(folder_view, _of_first(_figures), _of_first(_ranking), _module),
-    ShardedDiff: Report(sharded_view, module=lambda found: found.diff.after),
+    ShardedDiff: Report(sharded_view, module=lambda result: result.diff.after),
 }

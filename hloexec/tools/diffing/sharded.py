@@ -85,21 +85,23 @@ def compare_on_devices(modules: ShardedModules, inputs: Inputs, **options: Any) 
     Raises InputError where an array is not divided evenly among the devices, and whatever `diff` raises.
     """
     one = modules.before if modules.one is None else on_one_device(modules.one, modules.before)
-    found = diff(one, modules.after, inputs, **options)
+    comparison = diff(one, modules.after, inputs, **options)
     cause: Cause = "program"
-    if found.verdict == "differ":
-        partitioning = found if modules.one is None else diff(modules.before, modules.after, inputs, **options)
+    if comparison.verdict == "differ":
+        partitioning = comparison if modules.one is None else diff(modules.before, modules.after, inputs, **options)
         if partitioning.verdict == "differ":
-            found, cause = partitioning, "partitioner"
-    return _judged(found, cause)
+            comparison, cause = partitioning, "partitioner"
+    return _judged(comparison, cause)
 
 
-def _judged(found: Diff, cause: Cause) -> ShardedDiff:
-    if not found.findings:
-        return ShardedDiff(found.verdict, None, None, (), "", False, found)
-    first, module = found.findings[0], found.after
+def _judged(comparison: Diff, cause: Cause) -> ShardedDiff:
+    if not comparison.findings:
+        return ShardedDiff(comparison.verdict, None, None, (), "", False, comparison)
+    first, module = comparison.findings[0], comparison.after
     run, reason = first.after, first.reason
-    return ShardedDiff(found.verdict, cause, run.line(module), run.source(module), reason, first.is_certain, found)
+    return ShardedDiff(
+        comparison.verdict, cause, run.line(module), run.source(module), reason, first.is_certain, comparison
+    )
 
 
 def on_one_device(one: Module, before: Module) -> Module:
@@ -121,7 +123,7 @@ def on_one_device(one: Module, before: Module) -> Module:
     if results and len(results) == len(stated_results):
         stated = TupleSharding(tuple(results)) if ir.parts_of(entry.result_shape) else results[0]
         root = attrs.evolve(entry.root, sharding=stated)
-        instructions = tuple(root if each.name == root.name else each for each in instructions)
+        instructions = tuple(root if instruction.name == root.name else instruction for instruction in instructions)
     return replace_computation(alone, attrs.evolve(entry, instructions=instructions))
 
 

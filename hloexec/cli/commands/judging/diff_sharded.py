@@ -23,13 +23,17 @@ def diff_sharded(where: str, top: int, as_json: bool) -> int:
     returned: Any = called_in(path, name, lambda function: function())
     if not isinstance(returned, (tuple, list)) or len(returned) < 2:
         raise InputError(f"{where} must return (step, mesh, *arguments), but returned {type(returned).__name__}")
-    *given, last = returned
-    keywords = last if _are_keywords(last) and len(given) > 1 else {}
-    found = compare_sharded(*(given if keywords else returned), **keywords)
+    *arguments, last = returned
+    keywords = last if _are_keywords(last) and len(arguments) > 1 else {}
+    comparison = compare_sharded(*(arguments if keywords else returned), **keywords)
     show_report(
-        "diff-sharded", as_json, lambda: [File(where), found], lambda: sharded_view(found, top), found.diff.after
+        "diff-sharded",
+        as_json,
+        lambda: [File(where), comparison],
+        lambda: sharded_view(comparison, top),
+        comparison.diff.after,
     )
-    return 0 if found.agrees else 3 if found.verdict == "not decided" else 1
+    return 0 if comparison.agrees else 3 if comparison.verdict == "not decided" else 1
 
 
 def _are_keywords(value: object) -> bool:
