@@ -13,5 +13,17 @@ from hloexec.jax.checking import Checked, NonFiniteError, check
 from hloexec.jax.jitting import Jitted, jit
 from hloexec.jax.lowering import Program
 from hloexec.jax.reverse import to_jax
+from hloexec.jax.sharded import compare_sharded
 
-__all__ = ["Captured", "Checked", "Jitted", "NonFiniteError", "Program", "capture", "check", "jit", "to_jax"]
+__all__ = [
+    "Captured",
+    "Checked",
+    "Jitted",
+    "NonFiniteError",
+    "Program",
+    "capture",
+    "check",
+    "compare_sharded",
+    "jit",
+    "to_jax",
+]

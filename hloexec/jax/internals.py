@@ -104,6 +104,45 @@ def lower_unpartitioned(traced: Any) -> Any:
     return traced.lower(_private_parameters=LoweringParameters(override_lowering_rules=rules))
 
 
+@contextmanager
+def shard_maps_over(mesh: Any) -> Iterator[None]:
+    """Within it, each shard_map that is traced is one over `mesh`, whatever mesh it was written for.
+
+    A function of shard_map keeps the mesh that its checks return, so that these must return its own.
+    """
+    try:
+        primitive, checks = _shard_map_internals()
+    except ImportError as error:
+        raise missing("the mesh of shard_map", error) from error
+    bind = primitive.bind
+    check = getattr(checks, "_shmap_checks", None)
+
+    def bind_over(*values: Any, **parameters: Any) -> Any:
+        return bind(*values, **{**parameters, "mesh": mesh})
+
+    def check_over(own: Any, *parameters: Any, **keywords: Any) -> Any:
+        return (mesh if own is None else own, *check(mesh, *parameters, **keywords)[1:])  # type: ignore[misc]
+
+    primitive.bind = bind_over
+    if check is not None:
+        checks._shmap_checks = check_over
+    try:
+        yield
+    finally:
+        del primitive.bind
+        if check is not None:
+            checks._shmap_checks = check
+
+
+def _shard_map_internals() -> tuple[Any, Any]:
+    """The primitive, which is given the mesh, and the module of what checks the mesh before."""
+    try:
+        from jax._src import shard_map
+    except ImportError:  # before JAX 0.6.1, which checks nothing
+        from jax.experimental import shard_map
+    return shard_map.shard_map_p, shard_map
+
+
 def is_reference(of_type: Any) -> bool:
     """Whether a type is that of a mutable array."""
     return hasattr(of_type, "inner_aval")

@@ -125,11 +125,12 @@ _ROWS = (
     _Tool(
         "diff",
         "judging",
-        "hloexec.tools.diffing.Diff hloexec.tools.diffing.folders.FolderDiff",
+        "hloexec.tools.diffing.Diff hloexec.tools.diffing.folders.FolderDiff hloexec.tools.diffing.sharded.ShardedDiff",
         "hloexec.report.judging.folder_diffs",
         {
             "diff": f"{_PRINTED}.Sides hloexec.tools.diffing.Diff hloexec.report.judging.diffs.Pair",
             "diff-folders": f"{_PRINTED}.Sides hloexec.tools.diffing.folders.FolderDiff",
+            "diff-sharded": f"{_PRINTED}.File hloexec.tools.diffing.sharded.ShardedDiff",
         },
         package="hloexec.tools.diffing",
         guide="debugging",

@@ -172,6 +172,15 @@ def _value(argument: object, shape: Shape, subject: str) -> Value:
 
 
 def _called(path: str, name: str, module: Module, seed: int) -> object:
+    def call(function: Callable[..., Any]) -> object:
+        return function(module, **({"seed": seed} if _takes_seed(function) else {}))
+
+    return called_in(path, name, call)
+
+
+def called_in(path: str, name: str, call: Callable[[Callable[..., Any]], object]) -> object:
+    """What `call` makes of a function of a file; InputError where there is none, or it raises another exception than an
+    HloError."""
     spec = spec_from_file_location("_hloexec_inputs", path)
     if spec is None or spec.loader is None or not os.path.exists(path):
         raise InputError(f"cannot read {path!r}: there is no such file")
@@ -181,7 +190,7 @@ def _called(path: str, name: str, module: Module, seed: int) -> object:
         function = getattr(script, name, None)
         if not callable(function):
             raise InputError(f"{path} has no function {name}")
-        return function(module, **({"seed": seed} if _takes_seed(function) else {}))
+        return call(function)
     except HloError:
         raise
     except Exception as error:

@@ -15,6 +15,7 @@ from hloexec.report.layout import Command, Parts, command_text, plain_table, wit
 from hloexec.report.registry import Figures, Linker, Report
 from hloexec.tools.diffing import Diff
 from hloexec.tools.diffing.folders import FolderDiff, ModuleDiff
+from hloexec.tools.diffing.sharded import ShardedDiff
 from hloexec.tools.watching.recording import Ranked
 
 _STYLES = {
@@ -53,6 +54,12 @@ def folder_view(folder_diff: FolderDiff, top: int, command: Command) -> Renderab
             parts.append(diff_view(step.diff, top, lambda name, *more: command(name, str(step.after.path), *more)))
         parts.append(command_text(command("diff", str(step.before.path), str(step.after.path))))
     return Group(*parts)
+
+
+def sharded_view(result: ShardedDiff, top: int, command: Command | None = None) -> RenderableType:
+    """What makes many devices compute something else than one, and how it was found; there are no files that a command
+    could go on with."""
+    return Group(Text(str(result), style="bold" if result.hlo else ""), "", diff_view(result.diff, top, None))
 
 
 def _verdict(folder_diff: FolderDiff) -> Text:
@@ -154,4 +161,5 @@ REPORTS = {
         diff_view, _figures, _ranking, lambda found: found.after, watch="hloexec.tools.diffing.recording.watching.watch"
     ),
     FolderDiff: Report(folder_view, _of_first(_figures), _of_first(_ranking), _module),
+    ShardedDiff: Report(sharded_view, module=lambda result: result.diff.after),
 }

@@ -51,8 +51,15 @@ class DiffOptions:
         "hloexec diff before.hlo after.hlo --extract part",
     ),
 )
-@click.argument("before", type=click.Path())
+@click.argument("before", type=click.Path(), required=False)
 @click.argument("after", type=click.Path(), required=False)
+@click.option(
+    "--sharded",
+    metavar="FILE.py:FUNCTION",
+    help="In place of BEFORE and AFTER: compare a function of JAX on one device with the same on a mesh. FUNCTION "
+    "takes nothing, and returns (step, mesh, *arguments), as hloexec.jax.compare_sharded takes them; {'reference': f} "
+    "may stand at the end.",
+)
 @click.option("--numerics-before", metavar="POLICY", help="Numerics policy of BEFORE.  [default: --numerics]")
 @click.option("--numerics-after", metavar="POLICY", help="Numerics policy of AFTER.  [default: --numerics]")
 @click.option(
@@ -86,8 +93,9 @@ class DiffOptions:
 @run_options
 @json_option
 def command(
-    before: str,
+    before: str | None,
     after: str | None,
+    sharded: str | None,
     numerics_before: str | None,
     numerics_after: str | None,
     select: tuple[str, ...],
@@ -116,6 +124,14 @@ def command(
     With --extract, what is to blame and what it should be become two small modules, DIR/after.hlo and DIR/before.hlo,
     with the same parameters; DIR/inputs.npz has the values that they had. diff compares them once more.
     """
+    if sharded is not None:
+        if before is not None:
+            raise click.UsageError(f"--sharded compares a function with itself; {before} cannot be given, too")
+        from hloexec.cli.commands.judging.diff_sharded import diff_sharded
+
+        return diff_sharded(sharded, top, as_json)
+    if before is None:
+        raise click.UsageError("give the modules BEFORE and AFTER, a folder, or --sharded FILE.py:FUNCTION")
     policies = (
         named_policy(numerics_before, "--numerics-before") if numerics_before else given.options.numerics,
         named_policy(numerics_after, "--numerics-after") if numerics_after else given.options.numerics,
