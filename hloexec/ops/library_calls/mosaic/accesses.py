@@ -175,9 +175,8 @@ def bind_allocation(operation: Operation, scope: Scope) -> Kernel:
 def allocated(machine: Machine, value_type: MlirType, sizes: tuple[int, ...], name: str) -> Ref:
     """A buffer of a type, whose open sizes are given, in order."""
     dynamic = iter(sizes)
-    ref = allocate(
-        value_type, [int(next(dynamic)) if size == DYNAMIC else size for size in value_type.dimensions], name
-    )
+    known = [int(next(dynamic)) if size == DYNAMIC else size for size in value_type.dimensions]
+    ref = allocate(value_type, known, name)
     if value_type.is_semaphore:
         machine.semaphores.append(ref)
     return ref

@@ -121,16 +121,9 @@ def bind_constant(operation: Operation, scope: Scope) -> Kernel:
     """The attribute `value`."""
     value, value_type = operation.attributes["value"], operation.result_type
     storage = value_type.element_type.storage
+    constant: Any
     if isinstance(value, Elements):
-        elements = np.array([_number(each, value_type) for each in value.elements], dtype=_exact(value_type)).astype(
-            storage
-        )
-        constant: Any = np.broadcast_to(elements.reshape(-1 if elements.size > 1 else ()), (elements.size,))
-        constant = (
-            np.full(value_type.dimensions, elements[0])
-            if elements.size == 1
-            else constant.reshape(value_type.dimensions)
-        )
+        constant = _vector(value, value_type)
     elif value_type.is_integer:
         constant = wrapped(int(value), value_type)
     else:
@@ -138,12 +131,14 @@ def bind_constant(operation: Operation, scope: Scope) -> Kernel:
     return lambda: constant
 
 
-def _number(value: Any, value_type: MlirType) -> Any:
-    return wrapped(int(value), value_type) if value_type.is_integer else value
-
-
-def _exact(value_type: MlirType) -> type[Any]:
-    return np.int64 if value_type.is_integer else np.float64
+def _vector(value: Elements, value_type: MlirType) -> Array:
+    """All elements, or the only one in each place."""
+    is_integer = value_type.is_integer
+    numbers = [wrapped(int(each), value_type) if is_integer else each for each in value.elements]
+    elements = np.array(numbers, np.int64 if is_integer else np.float64).astype(value_type.element_type.storage)
+    if elements.size == 1:
+        return np.full(value_type.dimensions, elements[0])
+    return elements.reshape(value_type.dimensions)
 
 
 _ORDERS = ("EQ", "NE", "LT", "LE", "GT", "GE", "LT", "LE", "GT", "GE")

@@ -66,11 +66,8 @@ def elementwise_kernel(
     target = with_sign(result, is_unsigned=is_unsigned)
     shapes = [ArrayShape(source, value_type.dimensions) for source, value_type in zip(sources, types, strict=True)]
     kernel = hlo_kernel(opcode, shapes, ArrayShape(target, result.dimensions), numerics, **attributes)
-    storage, is_plain = (
-        result.element_type.storage,
-        not is_unsigned and not any(value_type.is_scalar for value_type in types),
-    )
-    if is_plain and not result.is_scalar:
+    storage = result.element_type.storage
+    if not is_unsigned and not any(each.is_scalar for each in (*types, result)):
         return kernel
 
     def compute(*operands: Any) -> Any:

@@ -80,7 +80,8 @@ class MosaicCall:
         for number, (view, window) in enumerate(zip(views, geometry.windows, strict=True)):
             array, value_type = array_shape(view, "a result of a kernel"), geometry.operands[number]
             if "transform_indices" not in window and array.dimensions != value_type.dimensions:
-                raise ShapeError(f"operand {number} of {config.kernel.describe()} is {array}, but it takes {type.text}")
+                subject = f"operand {number} of {config.kernel.describe()}"
+                raise ShapeError(f"{subject} is {array}, but the kernel takes {value_type.text}")
         for output, operand in config.aliases:
             one, two = (each[place : place + 1] for each, place in ((results, output), (given, operand)))
             if not one or not two or one[0].dimensions != two[0].dimensions:  # type: ignore[union-attr]

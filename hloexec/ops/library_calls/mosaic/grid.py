@@ -137,8 +137,8 @@ def run_kernel(program: Program, geometry: Geometry, operands: Operands, machine
     """Run the body for each grid point; the outputs are then in their views."""
     machine.bounds = operands.bounds
     scratch = [
-        allocated(machine, value_type, (), f"scratch operand {number}")
-        for number, value_type in enumerate(geometry.scratch)
+        allocated(machine, scratch_type, (), f"scratch operand {number}")
+        for number, scratch_type in enumerate(geometry.scratch)
     ]
     windows = [_window(program, geometry, operands, number) for number in range(len(operands.views))]
     moved = [window for window in windows if isinstance(window, _Window)]
@@ -201,5 +201,5 @@ def as_memory(array: np.ndarray[Any, Any], value_type: MlirType, subject: str) -
     if array.dtype == storage:
         return array
     if array.dtype.itemsize != storage.itemsize or (array.dtype.kind in "fc") != (storage.kind in "fc"):
-        raise UnsupportedError(f"{subject} is an array of {array.dtype}, but the kernel takes {type.text}")
+        raise UnsupportedError(f"{subject} is an array of {array.dtype}, but the kernel takes {value_type.text}")
     return array.view(storage)

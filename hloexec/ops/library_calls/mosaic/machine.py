@@ -128,7 +128,7 @@ class Machine:
         return Window(tuple(places), None if is_inside else tuple(kept), tuple(sizes))
 
     def _check_transfers(self, ref: Ref, index: Index, *, is_write: bool) -> None:
-        part = Ref(ref.array[index], ref.defined[index], ref.buffer, ref.name) if ref.packed is None else ref
+        part = ref.view(index) if ref.packed is None else ref
         for transfer in self.transfers:
             if transfer.target.overlaps(part):
                 verb = "writes to" if is_write else "reads"

@@ -43,6 +43,7 @@ class Ref:
         """A part of it."""
         if self.packed is not None:
             raise EvaluationError("a part of a memref that is seen as another element type is taken as a memref")
+        index = (*index, ...)  # NumPy gives no view of a single element otherwise.
         return Ref(self.array[index], self.defined[index], self.buffer, self.name)
 
     def reshaped(self, sizes: Sequence[int]) -> Ref:
