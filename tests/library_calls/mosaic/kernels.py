@@ -38,8 +38,6 @@ class Case:
     """None where the results must be equal."""
     interpret: Any = True
     """The interpret mode that can run it: True, or "tpu" for `pltpu.InterpretParams`, or None where neither can."""
-    with_padding: bool = False
-    """Whether it reads beyond the edge of its arrays, and does not use what it reads."""
 
 
 CASES: dict[str, Callable[[], Case]] = {}
@@ -142,7 +140,7 @@ def matmul_fp8() -> Case:
     return Case("matmul_fp8", _matmul(32, 128, 128, np.float32, np.float32), (x, y), (true,), (bound,))
 
 
-def _whole(kernel: Any, *shapes: Any, scratch: Any = ()) -> Any:
+def whole_kernel(kernel: Any, *shapes: Any, scratch: Any = ()) -> Any:
     """A kernel without a grid, of which all operands are in VMEM."""
     import jax
     from jax.experimental import pallas as pl
@@ -155,7 +153,7 @@ def _whole(kernel: Any, *shapes: Any, scratch: Any = ()) -> Any:
     return build
 
 
-def _rows(kernel: Any, block: int, inputs: Any, *shapes: Any) -> Any:
+def rows_kernel(kernel: Any, block: int, inputs: Any, *shapes: Any) -> Any:
     """A kernel over blocks of rows; inputs that are not blocked are given as False."""
     import jax
     from jax.experimental import pallas as pl
@@ -213,7 +211,7 @@ def layer_norm() -> Case:
     )
     return Case(
         "layer_norm",
-        _rows(kernel, 8, (True, False, False), (x.shape, np.float32)),
+        rows_kernel(kernel, 8, (True, False, False), (x.shape, np.float32)),
         (x, scale, shift),
         (true,),
         (bound,),
@@ -242,7 +240,7 @@ def softmax() -> Case:
     x = random(13, 24, 384, scale=3)
     true = softmax_of(x.astype(np.float64))
     bound = true * softmax_relative_bound(x.astype(np.float64)) + 2.0**-126
-    return Case("softmax", _rows(kernel, 8, (True,), (x.shape, np.float32)), (x,), (true,), (bound,))
+    return Case("softmax", rows_kernel(kernel, 8, (True,), (x.shape, np.float32)), (x,), (true,), (bound,))
 
 
 @case
@@ -265,7 +263,9 @@ def cross_entropy() -> Case:
     # The logarithm of a sum that is off by a relative e is off by e; then three roundings of what is added.
     bound = softmax_relative_bound(wide) + (FUNCTION_ULPS + 4) * U * (np.abs(total) + np.abs(wide).max())
     shape = ((16, 1), np.float32)
-    return Case("cross_entropy", _rows(kernel, 8, (True, True), shape), (logits, labels), (true,), (bound + 0 * true,))
+    return Case(
+        "cross_entropy", rows_kernel(kernel, 8, (True, True), shape), (logits, labels), (true,), (bound + 0 * true,)
+    )
 
 
 def _attention(block_q: int, block_k: int, *, is_causal: bool) -> Any:
@@ -385,7 +385,7 @@ def quantisation() -> Case:
     largest = np.abs(x.astype(np.float64)).max(1, keepdims=True)
     scale = 2.0 ** np.ceil(np.log2(largest / 127))
     true = np.clip(np.round(x / scale), -127, 127).astype(np.int8)
-    build = _rows(kernel, 32, (True,), (x.shape, np.int8), ((32, 1), np.float32))
+    build = rows_kernel(kernel, 32, (True,), (x.shape, np.int8), ((32, 1), np.float32))
     return Case("quantisation", build, (x,), (true, scale.astype(np.float32)))
 
 
@@ -403,4 +403,4 @@ def gelu_and_tanh() -> Case:
     true = 0.5 * wide * (1 + np.tanh(inner))
     # The argument of tanh is off by some 8 u of |x| + |x|³, tanh by no more than that and its ULPs.
     bound = np.abs(wide) * (10 * U * np.abs(inner) + (FUNCTION_ULPS + 6) * U)
-    return Case("gelu_and_tanh", _rows(kernel, 8, (True,), (x.shape, np.float32)), (x,), (true,), (bound,))
+    return Case("gelu_and_tanh", rows_kernel(kernel, 8, (True,), (x.shape, np.float32)), (x,), (true,), (bound,))

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from tests.library_calls.mosaic.kernels import Case, _rows, _whole, case, gamma, integers, product_bound, random
+from tests.library_calls.mosaic.kernels import (
+    Case,
+    case,
+    gamma,
+    integers,
+    product_bound,
+    random,
+    rows_kernel,
+    whole_kernel,
+)
 
 
 @case
@@ -340,7 +349,7 @@ def uneven_blocks() -> Case:
         out[...] = x[...] * 2 + 1
 
     x = integers(64, 21, 200)
-    return Case("uneven_blocks", _rows(kernel, 8, (True,), (x.shape, np.int32)), (x,), (x * 2 + 1,), with_padding=True)
+    return Case("uneven_blocks", rows_kernel(kernel, 8, (True,), (x.shape, np.int32)), (x,), (x * 2 + 1,))
 
 
 @case
@@ -372,7 +381,7 @@ def uneven_reduction_with_a_mask() -> Case:
     x = random(65, 21, 128)
     bound = gamma(24) * np.abs(x.astype(np.float64)).sum(0, keepdims=True)
     true = x.astype(np.float64).sum(0, keepdims=True)
-    return Case("uneven_reduction_with_a_mask", build, (x,), (true,), (bound,), with_padding=True)
+    return Case("uneven_reduction_with_a_mask", build, (x,), (true,), (bound,))
 
 
 @case
@@ -459,7 +468,7 @@ def masks() -> Case:
     x, flags = integers(70, 16, 128), integers(71, 16, 128, low=0, high=2, dtype=np.bool_)
     one = (x > 0) & (flags | (x % 3 == 0))
     true = (~one ^ (x < -50), np.where(one, x, -x))
-    return Case("masks", _whole(kernel, (x.shape, np.bool_), (x.shape, np.int32)), (x, flags), true)
+    return Case("masks", whole_kernel(kernel, (x.shape, np.bool_), (x.shape, np.int32)), (x, flags), true)
 
 
 @case
@@ -477,7 +486,7 @@ def iota_and_roll() -> Case:
     x = integers(72, 8, 128)
     slanted = np.stack([np.roll(row, 2 + number) for number, row in enumerate(x)])
     true = np.roll(x, 3, 1) + np.roll(x, 5, 0) + np.arange(8)[:, None] * 1000 + np.arange(128) + slanted
-    return Case("iota_and_roll", _whole(kernel, (x.shape, np.int32)), (x,), (true.astype(np.int32),))
+    return Case("iota_and_roll", whole_kernel(kernel, (x.shape, np.int32)), (x,), (true.astype(np.int32),))
 
 
 @case
@@ -490,7 +499,7 @@ def transposes_and_reshapes() -> Case:
 
     x = integers(73, 4, 16, 128)
     true = (x.transpose(1, 0, 2).reshape(16, 512), np.concatenate([x[1].T, x[0].T], 1))
-    build = _whole(kernel, ((16, 512), np.int32), ((128, 32), np.int32))
+    build = whole_kernel(kernel, ((16, 512), np.int32), ((128, 32), np.int32))
     return Case("transposes_and_reshapes", build, (x,), true)
 
 
@@ -514,7 +523,7 @@ def reductions_of_all_kinds() -> Case:
     rows = [x.sum(0), x.max(0), x.min(0), f.argmax(0), f.argmin(0), (f > 2).any(0), (f > -2).all(0)]
     true = np.stack([*rows, np.full(128, int(f.max()))]).astype(np.int32)
     span = (f.max(1, keepdims=True) - f.min(1, keepdims=True)).astype(np.float32)
-    build = _whole(kernel, ((8, 128), np.int32), ((16, 1), np.float32))
+    build = whole_kernel(kernel, ((8, 128), np.int32), ((16, 1), np.float32))
     return Case("reductions_of_all_kinds", build, (x, f.astype(np.float32)), (true, span))
 
 
@@ -539,7 +548,7 @@ def conversions() -> Case:
         (i.astype(np.uint32) >> np.uint32(3)) * np.uint32(2),
         i.astype(np.float32),
     )
-    return Case("conversions", _whole(kernel, *shapes), (f, i), true)
+    return Case("conversions", whole_kernel(kernel, *shapes), (f, i), true)
 
 
 @case
@@ -561,7 +570,7 @@ def packed_bits() -> Case:
         np.stack([words.view(np.uint32) & 0xFFFF, words.view(np.uint32) >> 16], 1).astype(np.uint16).reshape(16, 128)
     )
     true = (packed, parts.view(ml_dtypes.bfloat16), parts.view(np.int16) + np.int16(1))
-    build = _whole(kernel, ((8, 128), np.int32), ((16, 128), ml_dtypes.bfloat16), ((16, 128), np.int16))
+    build = whole_kernel(kernel, ((8, 128), np.int32), ((16, 128), ml_dtypes.bfloat16), ((16, 128), np.int16))
     return Case("packed_bits", build, (x, words), true, interpret=None)
 
 
@@ -577,7 +586,7 @@ def strided_accesses() -> Case:
     x = integers(80, 24, 128)
     true = np.zeros((16, 128), np.int32)
     true[:8], true[9::2], true[8::2] = x[1:24:3], x[:4], x[20:]
-    return Case("strided_accesses", _whole(kernel, (true.shape, np.int32)), (x,), (true,))
+    return Case("strided_accesses", whole_kernel(kernel, (true.shape, np.int32)), (x,), (true,))
 
 
 @case
@@ -613,11 +622,11 @@ def scoped_memory_and_signals() -> Case:
     def kernel(x: Any, out: Any) -> None:
         def body(buffer: Any, done: Any, count: Any) -> None:
             copy = pltpu.async_copy(x, buffer, done)
-            pltpu.semaphore_signal(count, 3)
+            pl.semaphore_signal(count, 3)
             copy.wait()
-            pltpu.semaphore_wait(count, 2)
-            out[...] = buffer[...] * pltpu.semaphore_read(count)
-            pltpu.semaphore_wait(count, 1)
+            pl.semaphore_wait(count, 2)
+            out[...] = buffer[...] * pl.semaphore_read(count)
+            pl.semaphore_wait(count, 1)
 
         pl.run_scoped(body, pltpu.VMEM((8, 128), jnp.int32), pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR)
 
@@ -665,7 +674,7 @@ def gathers_along_lanes() -> Case:
 
     x, index = integers(84, 8, 128), integers(85, 8, 128, low=0, high=128)
     true = np.take_along_axis(x, index, 1)
-    return Case("gathers_along_lanes", _whole(kernel, (x.shape, np.int32)), (x, index), (true,))
+    return Case("gathers_along_lanes", whole_kernel(kernel, (x.shape, np.int32)), (x, index), (true,))
 
 
 @case
@@ -699,4 +708,4 @@ def integer_arithmetic() -> Case:
             ~x & 0xFF | y,
         ]
     ).astype(np.int32)
-    return Case("integer_arithmetic", _whole(kernel, (true.shape, np.int32)), (x, y), (true,))
+    return Case("integer_arithmetic", whole_kernel(kernel, (true.shape, np.int32)), (x, y), (true,))

@@ -67,7 +67,7 @@ def elementwise_kernel(
     shapes = [ArrayShape(source, value_type.dimensions) for source, value_type in zip(sources, types, strict=True)]
     kernel = hlo_kernel(opcode, shapes, ArrayShape(target, result.dimensions), numerics, **attributes)
     storage = result.element_type.storage
-    if not is_unsigned and not any(each.is_scalar for each in (*types, result)):
+    if not is_unsigned and not any(one_type.is_scalar for one_type in (*types, result)):
         return kernel
 
     def compute(*operands: Any) -> Any:

@@ -29,7 +29,7 @@ def module_of(bytecode: bytes) -> dict[str, Any]:
         if version is not None:
             PassManager.parse(_UPGRADE).run(module.operation)
         writer = _Writer(ir)
-        operations = [writer.operation(each.operation) for each in module.body.operations]
+        operations = [writer.operation(item.operation) for item in module.body.operations]
         return {"operations": operations, "version": None if version is None else ir.IntegerAttr(version).value}
 
 
@@ -41,13 +41,13 @@ class _Writer:
         self._numbers: dict[Any, int] = {}
 
     def operation(self, operation: Any) -> dict[str, Any]:
-        operands = [self._numbers[each] for each in operation.operands]
+        operands = [self._numbers[item] for item in operation.operands]
         attributes = {name: self._attribute(operation.attributes[name]) for name in operation.attributes}
         return {
             "name": operation.name,
             "operands": operands,
-            "types": [str(each.type) for each in operation.operands],
-            "results": [self._defined(each) for each in operation.results],
+            "types": [str(item.type) for item in operation.operands],
+            "results": [self._defined(item) for item in operation.results],
             "attributes": attributes,
             "regions": [self._region(region) for region in operation.regions],
             "location": str(operation.location),
@@ -56,8 +56,8 @@ class _Writer:
     def _region(self, region: Any) -> list[Any]:
         return [
             {
-                "arguments": [self._defined(each) for each in block.arguments],
-                "operations": [self.operation(each.operation) for each in block.operations],
+                "arguments": [self._defined(item) for item in block.arguments],
+                "operations": [self.operation(item.operation) for item in block.operations],
             }
             for block in region.blocks
         ]
@@ -70,16 +70,16 @@ class _Writer:
         """Numbers, texts and lists as they are; floats in hexadecimal, so that no bit is lost; all others as text."""
         ir = self._ir
         for kind, written in (
-            (ir.BoolAttr, lambda each: bool(each.value)),
-            (ir.IntegerAttr, lambda each: int(each.value)),
-            (ir.FloatAttr, lambda each: {"float": float(each.value).hex()}),
-            (ir.StringAttr, lambda each: str(each.value)),
-            (ir.FlatSymbolRefAttr, lambda each: str(each.value)),
-            (ir.DenseBoolArrayAttr, lambda each: [bool(part) for part in each]),
+            (ir.BoolAttr, lambda item: bool(item.value)),
+            (ir.IntegerAttr, lambda item: int(item.value)),
+            (ir.FloatAttr, lambda item: {"float": float(item.value).hex()}),
+            (ir.StringAttr, lambda item: str(item.value)),
+            (ir.FlatSymbolRefAttr, lambda item: str(item.value)),
+            (ir.DenseBoolArrayAttr, lambda item: [bool(part) for part in item]),
             (ir.DenseI32ArrayAttr, list),
             (ir.DenseI64ArrayAttr, list),
-            (ir.ArrayAttr, lambda each: [self._attribute(part) for part in each]),
-            (ir.DictAttr, lambda each: {"fields": {part.name: self._attribute(part.attr) for part in each}}),
+            (ir.ArrayAttr, lambda item: [self._attribute(part) for part in item]),
+            (ir.DictAttr, lambda item: {"fields": {part.name: self._attribute(part.attr) for part in item}}),
             (ir.DenseElementsAttr, self._elements),
         ):
             if _is(attribute, kind):
@@ -92,9 +92,9 @@ class _Writer:
         if attribute.is_splat:
             elements = [self._attribute(attribute.get_splat_value())]
         elif _is(attribute, ir.DenseFPElementsAttr):
-            elements = [{"float": float(each).hex()} for each in ir.DenseFPElementsAttr(attribute)]
+            elements = [{"float": float(item).hex()} for item in ir.DenseFPElementsAttr(attribute)]
         else:
-            elements = [int(each) for each in ir.DenseIntElementsAttr(attribute)]
+            elements = [int(item) for item in ir.DenseIntElementsAttr(attribute)]
         return {"type": str(attribute.type), "elements": elements}
 
 

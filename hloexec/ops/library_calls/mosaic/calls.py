@@ -68,22 +68,22 @@ class MosaicCall:
     @staticmethod
     def infer(*operands: Shape, config: Config, shape: Shape) -> Shape:
         geometry, results = config.geometry, parts_of(shape)
-        given = [array_shape(operand, "an operand of a kernel") for operand in operands]
+        shapes = [array_shape(operand, "an operand of a kernel") for operand in operands]
         inputs = len(geometry.operands) - len(results)
         taken = geometry.dynamic_count + len(geometry.prefetched) + inputs
-        if inputs < 0 or len(given) != taken:
+        if inputs < 0 or len(shapes) != taken:
             raise ShapeError(
                 f"{config.kernel.describe()} takes {counted(max(taken, 0), 'operand')} and gives "
-                f"{counted(len(results), 'result')}, but has {len(given)}"
+                f"{counted(len(results), 'result')}, but has {len(shapes)}"
             )
-        views = (*given[geometry.dynamic_count + len(geometry.prefetched) :], *results)
+        views = (*shapes[geometry.dynamic_count + len(geometry.prefetched) :], *results)
         for number, (view, window) in enumerate(zip(views, geometry.windows, strict=True)):
             array, value_type = array_shape(view, "a result of a kernel"), geometry.operands[number]
             if "transform_indices" not in window and array.dimensions != value_type.dimensions:
                 subject = f"operand {number} of {config.kernel.describe()}"
                 raise ShapeError(f"{subject} is {array}, but the kernel takes {value_type.text}")
         for output, operand in config.aliases:
-            one, two = (each[place : place + 1] for each, place in ((results, output), (given, operand)))
+            one, two = (pieces[place : place + 1] for pieces, place in ((results, output), (shapes, operand)))
             if not one or not two or one[0].dimensions != two[0].dimensions:  # type: ignore[union-attr]
                 raise ShapeError(f"output {output} cannot share the memory of operand {operand}")
         return shape
@@ -143,24 +143,24 @@ class _Run:
 
     def reaching(self, results: Sequence[Array], machine: Machine) -> list[Finding]:
         """The reads of undefined elements on which results depend: these change with what stands for them."""
-        found = []
+        reports = []
         for operation, finding in machine.undefined_reads.items():
             others, _ = self.once((operation,))
             if any(one.tobytes() != two.tobytes() for one, two in zip(results, others, strict=True)):
-                found.append(finding)
-        return found
+                reports.append(finding)
+        return reports
 
     def _views(self) -> Operands:
         """What the kernel is given: inputs as they are, outputs undefined, or what the operand is that they share."""
         geometry, operands = self.config.geometry, list(self.operands)
         dynamic = iter(operands[: geometry.dynamic_count])
         bounds = tuple(int(next(dynamic)) if size == DYNAMIC else size for size in geometry.bounds)
-        given = operands[geometry.dynamic_count :]
+        shapes = operands[geometry.dynamic_count :]
         count = len(geometry.prefetched)
         types = (*geometry.prefetched, *geometry.operands)
         shared = {operand - geometry.dynamic_count: output for output, operand in self.config.aliases}
         inputs = []
-        for number, array in enumerate(given):
+        for number, array in enumerate(shapes):
             subject = f"prefetched operand {number}" if number < count else f"input {number - count}"
             memory = as_memory(array, types[number], subject)
             memory = memory.copy() if number in shared else memory.view()
@@ -169,10 +169,10 @@ class _Run:
         outputs = []
         by_output = {output: operand for operand, output in shared.items()}
         for number, shape in enumerate(self.shapes):
-            value_type = types[len(given) + number]
+            value_type = types[len(shapes) + number]
             if number in by_output:
                 outputs.append(inputs[by_output[number]])
                 continue
             array = np.full(shape.dimensions, undefined_value(value_type.element_type), value_type.element_type.storage)
             outputs.append(whole(array, f"output {number}", is_defined=False))
-        return Operands(bounds, tuple(inputs[:count]), (*inputs[count:], *outputs), len(given) - count)
+        return Operands(bounds, tuple(inputs[:count]), (*inputs[count:], *outputs), len(shapes) - count)

@@ -18,8 +18,8 @@ import numpy as np
 
 from hloexec.core.structs import define, frozen
 from hloexec.errors import UnsupportedError
-from hloexec.ops.library_calls.mosaic.accesses import allocated
-from hloexec.ops.library_calls.mosaic.control import check_semaphores
+from hloexec.ops.library_calls.mosaic.dialects.accesses import allocated
+from hloexec.ops.library_calls.mosaic.dialects.control import check_semaphores
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Kernel, MlirType, Text
 from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.memory import Index, Ref, allocate
@@ -51,7 +51,7 @@ def geometry_of(kernel: Kernel) -> Geometry:
     """The grid of a kernel; UnsupportedError where its attributes and its arguments do not fit."""
     said, types = kernel.main.attributes, kernel.body.argument_types
     bounds = tuple(said.get("iteration_bounds", ()))
-    semantics = tuple(each.word for each in said.get("dimension_semantics", ()) if isinstance(each, Text))
+    semantics = tuple(item.word for item in said.get("dimension_semantics", ()) if isinstance(item, Text))
     rank = len(semantics)
     prefetch, scratch = said.get("scalar_prefetch", 0), said.get("scratch_operands", 0)
     first, last = rank + prefetch, len(types) - scratch
@@ -192,7 +192,7 @@ def _padding(said: Mapping[str, Any]) -> tuple[int, ...] | None:
     if not isinstance(kind, Text):
         return None
     low = kind.word.partition("]")[0].strip("[")
-    return tuple(int(each) for each in low.split(",") if each.strip())
+    return tuple(int(item) for item in low.split(",") if item.strip())
 
 
 def as_memory(array: np.ndarray[Any, Any], value_type: MlirType, subject: str) -> np.ndarray[Any, Any]:

@@ -177,7 +177,7 @@ class Kernel:
             operation = pending.pop()
             if operation.name != "func.func":
                 yield operation
-            inner = [each for region in operation.regions for each in region.operations]
+            inner = [item for region in operation.regions for item in region.operations]
             pending += reversed(inner)
 
     def describe(self) -> str:

@@ -24,7 +24,7 @@ from hloexec.ops.library_calls.mosaic.memory import Index, Ref, other_value, und
 class Finding:
     """Something that hardware does not report."""
 
-    what: str
+    text: str
     """What happened, as a clause without a subject, `reads elements of … that nothing has written`."""
     place: str
     """The operation and where its source is."""
@@ -33,7 +33,7 @@ class Finding:
 
     def __str__(self) -> str:
         where = f", first at grid point {self.point}" if self.point else ""
-        return f"{self.place} {self.what}{where}"
+        return f"{self.place} {self.text}{where}"
 
 
 @define(eq=False)
@@ -68,18 +68,18 @@ class Machine:
     semaphores: list[Ref] = attrs.Factory(list)
     barrier: Ref | None = None
 
-    def report(self, what: str) -> None:
+    def report(self, text: str) -> None:
         """Note what the operation that is run does; the first time counts."""
         place = self._place()
-        self.findings.setdefault((place, what), Finding(what, place, self.point))
+        self.findings.setdefault((place, text), Finding(text, place, self.point))
 
     def _place(self) -> str:
         return "" if self.operation is None else self.operation.place
 
-    def fault(self, what: str) -> EvaluationError:
+    def fault(self, text: str) -> EvaluationError:
         """An error of the operation that is run: `what` is a clause without a subject."""
         where = f" at grid point {self.point}" if self.point else ""
-        return EvaluationError(f"{self._place()}{where} {what}")
+        return EvaluationError(f"{self._place()}{where} {text}")
 
     def load(self, ref: Ref, index: Index) -> Array:
         """Elements of a view, which lie inside of it, as an array of their own."""
@@ -93,8 +93,8 @@ class Machine:
         if defined.all():
             return values
         assert self.operation is not None
-        what = f"reads elements of {name} that nothing has written"
-        self.undefined_reads.setdefault(self.operation, Finding(what, self.operation.place, self.point))
+        text = f"reads elements of {name} that nothing has written"
+        self.undefined_reads.setdefault(self.operation, Finding(text, self.operation.place, self.point))
         values[np.logical_not(defined)] = self.undefined(element_type_of(values.dtype))
         return values
 

@@ -15,8 +15,8 @@ from hloexec.core.dtypes import ElementType, Kind, element_type_of
 from hloexec.core.structs import define
 from hloexec.core.values import Array
 from hloexec.errors import EvaluationError
+from hloexec.ops.library_calls.mosaic.dialects.lanes import bitcast_rows
 from hloexec.ops.library_calls.mosaic.ir import MlirType
-from hloexec.ops.library_calls.mosaic.lanes import bitcast_rows
 
 _MOST_WORK: Any = 10_000
 """How much NumPy may try to find an element that two views share, before they count as sharing one."""

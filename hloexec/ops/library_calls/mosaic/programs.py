@@ -8,7 +8,7 @@ from typing import Any
 
 from hloexec.core.structs import define
 from hloexec.core.wording import listing
-from hloexec.ops.library_calls.mosaic.control import TERMINATORS
+from hloexec.ops.library_calls.mosaic.dialects.control import TERMINATORS
 from hloexec.ops.library_calls.mosaic.ir import Kernel, Operation, Region
 from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.operations import Block, operations
@@ -44,6 +44,8 @@ class Program:
     kernel: Kernel
     numerics: NumericsPolicy
     _functions: dict[str, Block]
+    _used: frozenset[int]
+    """The values that are operands of something."""
 
     def function(self, name: str) -> Block:
         """A function, bound when it is first asked for."""
@@ -53,9 +55,9 @@ class Program:
 
     def block(self, region: Region) -> Block:
         """A region: a function of the machine and its arguments."""
-        steps = tuple([self._step(operation) for operation in region.operations if operation.name not in TERMINATORS])
+        steps = tuple([self._step(operation) for operation in region.operations if self._is_run(operation)])
         last = region.operations[-1] if region.operations else None
-        given = last.operands if last is not None and last.name in TERMINATORS else ()
+        yielded = last.operands if last is not None and last.name in TERMINATORS else ()
         places = region.arguments
 
         def run(machine: Machine, *arguments: Any) -> tuple[Any, ...]:
@@ -64,9 +66,14 @@ class Program:
                 frame[place] = argument
             for step in steps:
                 step(machine)
-            return tuple([frame[place] for place in given])
+            return tuple([frame[place] for place in yielded])
 
         return run
+
+    def _is_run(self, operation: Operation) -> bool:
+        """All but what ends a region, and loads that nothing uses: Pallas' lowering has one before each store."""
+        is_used = not operation.results or not self._used.isdisjoint(operation.results)
+        return operation.name not in TERMINATORS and (is_used or not operation.name.endswith("load"))
 
     def _step(self, operation: Operation) -> _Step:
         entry = operations()[operation.name]
@@ -124,7 +131,8 @@ def _pure_step(operation: Operation, kernel: Callable[..., Any]) -> _Step:
 @lru_cache(maxsize=64)
 def bound_program(kernel: Kernel, numerics: NumericsPolicy) -> Program:
     """A kernel under a policy; UnsupportedError where an operation is of a kind that hloexec does not run."""
-    program = Program(kernel, numerics, {})
+    used = frozenset(number for operation in kernel.operations() for number in operation.operands)
+    program = Program(kernel, numerics, {}, used)
     for name in kernel.functions:
         program.function(name)
     return program

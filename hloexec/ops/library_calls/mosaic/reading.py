@@ -57,10 +57,10 @@ def read_kernel(bytecode: bytes) -> Kernel:
 
 
 def _kernel(module: Mapping[str, Any]) -> Kernel:
-    functions = [_operation(each) for each in module["operations"]]
-    named = {str(each.attributes.get("sym_name")): each for each in functions if each.name == "func.func"}
+    functions = [_operation(item) for item in module["operations"]]
+    named = {str(item.attributes.get("sym_name")): item for item in functions if item.name == "func.func"}
     mains = [
-        each for each in functions if "tpu.core_type" in each.attributes or "dimension_semantics" in each.attributes
+        item for item in functions if "tpu.core_type" in item.attributes or "dimension_semantics" in item.attributes
     ]
     main = mains[0] if mains else next(iter(named.values()), None)
     if main is None or len(mains) > 1 or len(main.regions) != 1 or not main.regions[0].operations:
@@ -73,7 +73,7 @@ def _value_count(functions: list[Operation]) -> int:
     while pending:
         operation = pending.pop()
         highest = max((highest, *operation.results, *(n for region in operation.regions for n in region.arguments)))
-        pending += [each for region in operation.regions for each in region.operations]
+        pending += [item for region in operation.regions for item in region.operations]
     return highest + 1
 
 

@@ -42,9 +42,9 @@ def bind_transpose(operation: Operation, scope: Scope) -> Kernel:
     return lambda value: np.ascontiguousarray(value.transpose(permutation))
 
 
-def _positions(operation: Operation, given: tuple[Any, ...]) -> tuple[int, ...]:
+def _positions(operation: Operation, indices: tuple[Any, ...]) -> tuple[int, ...]:
     """`static_position`, with operands where it says that a position is known when the kernel runs only."""
-    dynamic = iter(given)
+    dynamic = iter(indices)
     return tuple(
         int(next(dynamic)) if position == DYNAMIC else position
         for position in operation.attributes.get("static_position", ())
@@ -56,8 +56,8 @@ def bind_extract(operation: Operation, scope: Scope) -> Kernel:
     """The element, or the vector of the minor dimensions, at a position of the major ones."""
     result = operation.result_type
 
-    def compute(value: Array, *given: Any) -> Any:
-        return as_value(value[_positions(operation, given)], result)
+    def compute(value: Array, *indices: Any) -> Any:
+        return as_value(value[_positions(operation, indices)], result)
 
     return compute
 
@@ -67,9 +67,9 @@ def bind_insert(operation: Operation, scope: Scope) -> Kernel:
     """The second operand with the first one, an element or a vector of minor dimensions, at a position."""
     source = operation.operand_types[0]
 
-    def compute(value: Any, target: Array, *given: Any) -> Array:
+    def compute(value: Any, target: Array, *indices: Any) -> Array:
         result = target.copy()
-        result[_positions(operation, given)] = as_array(value, source)
+        result[_positions(operation, indices)] = as_array(value, source)
         return result
 
     return compute

@@ -13,7 +13,7 @@ import numpy as np
 from hloexec.ops.library_calls.mosaic.bridging import as_array
 from hloexec.ops.library_calls.mosaic.ir import Operation
 from hloexec.ops.library_calls.mosaic.machine import Machine
-from hloexec.ops.library_calls.mosaic.operations import Kernel, Scope, operation
+from hloexec.ops.library_calls.mosaic.operations import Kernel, Refusal, Scope, add_operation, operation
 
 TERMINATORS = frozenset({"scf.yield", "scf.condition", "func.return", "tpu.yield"})
 """What ends a region: its operands are what the region gives."""
@@ -76,10 +76,10 @@ def bind_region(operation: Operation, scope: Scope) -> Kernel:
     body = scope.block(operation.regions[0])
 
     def compute(machine: Machine) -> tuple[Any, ...]:
-        known = len(machine.semaphores)
+        count_before = len(machine.semaphores)
         values = body(machine)
         machine.operation = operation
-        check_semaphores(machine, known)
+        check_semaphores(machine, count_before)
         return values
 
     return compute
@@ -127,3 +127,19 @@ def bind_nothing(operation: Operation, scope: Scope) -> Kernel:
     value_type = operation.result_type
     zero = np.zeros(value_type.dimensions, value_type.element_type.storage)
     return lambda: zero.item() if value_type.is_scalar and value_type.is_integer else as_array(zero, value_type)
+
+
+def _refusal(reason: str) -> Refusal:
+    return lambda operation: reason
+
+
+_REFUSED = {
+    "tpu.prng_set_seed_32": "it seeds the hardware's random numbers, of which no definition is public",
+    "tpu.prng_random_bits": "it takes the hardware's random bits, of which no definition is public",
+    "tpu.stochastic_convert": "which random bits it adds to a float before it rounds is not public",
+    "tpu.stochastic_convert_elementwise": "which random bits it adds to a float before it rounds is not public",
+    "tpu.device_id": "it asks for the number of its device, and hloexec runs kernels of one device",
+}
+
+for _name, _reason in _REFUSED.items():
+    add_operation(_name, bind_nothing, f"Refused: {_reason}.", refuses=_refusal(_reason))

@@ -134,7 +134,7 @@ def bind_constant(operation: Operation, scope: Scope) -> Kernel:
 def _vector(value: Elements, value_type: MlirType) -> Array:
     """All elements, or the only one in each place."""
     is_integer = value_type.is_integer
-    numbers = [wrapped(int(each), value_type) if is_integer else each for each in value.elements]
+    numbers = [wrapped(int(item), value_type) if is_integer else item for item in value.elements]
     elements = np.array(numbers, np.int64 if is_integer else np.float64).astype(value_type.element_type.storage)
     if elements.size == 1:
         return np.full(value_type.dimensions, elements[0])
@@ -269,11 +269,11 @@ def bind_float_to_integer(operation: Operation, scope: Scope) -> Kernel:
     return lambda value: convert(nearest(value))
 
 
-def _require_rounding(operation: Operation, default: str, *known: str) -> str:
+def _require_rounding(operation: Operation, default: str, *modes: str) -> str:
     mode = operation.word("rounding_mode" if operation.name.startswith("tpu") else "roundingmode", default)
     names = {"0": "towards_zero", "1": "to_nearest_even"}
     mode = names.get(mode, mode)
-    if mode not in known:
+    if mode not in modes:
         raise UnsupportedError(f"its kernel rounds {mode} in {operation.place}")
     return mode
 
@@ -284,8 +284,8 @@ def _conversion(operation: Operation, scope: Scope, *, is_unsigned: bool = False
     if source.is_scalar and source.is_integer and target.is_scalar and target.is_integer:
         mask = (1 << source.bits) - 1
         return lambda value: wrapped(int(value) & mask if is_unsigned else int(value), target)
-    types = [with_sign(each, is_unsigned=is_unsigned) for each in (source, target)]
-    shapes = [ArrayShape(value_type, each.dimensions) for value_type, each in zip(types, (source, target), strict=True)]
+    types = [with_sign(item, is_unsigned=is_unsigned) for item in (source, target)]
+    shapes = [ArrayShape(value_type, item.dimensions) for value_type, item in zip(types, (source, target), strict=True)]
     kernel = hlo_kernel("convert", shapes[:1], shapes[1], scope.numerics)
     seen, stored = types[0].storage, target.element_type.storage
     return lambda value: as_value(np.asarray(kernel(as_array(value, source).view(seen))).view(stored), target)

@@ -114,14 +114,14 @@ def bind_slice(operation: Operation, scope: Scope) -> Kernel:
 
     def compute(machine: Machine, ref: Ref, *others: int) -> Ref:
         dynamic = iter(others[rank:])
-        known = [int(next(dynamic)) if size == DYNAMIC else size for size in sizes]
-        for start, size, extent in zip(others[:rank], known, ref.array.shape, strict=True):
+        counts = [int(next(dynamic)) if size == DYNAMIC else size for size in sizes]
+        for start, size, extent in zip(others[:rank], counts, ref.array.shape, strict=True):
             if not 0 <= start <= start + size <= extent:
                 raise machine.fault(
-                    f"takes {known} elements at {list(others[:rank])}, which do not all lie within the "
+                    f"takes {counts} elements at {list(others[:rank])}, which do not all lie within the "
                     f"{list(ref.array.shape)} of {ref.name}"
                 )
-        return ref.view(tuple(slice(start, start + size) for start, size in zip(others[:rank], known, strict=True)))
+        return ref.view(tuple(slice(start, start + size) for start, size in zip(others[:rank], counts, strict=True)))
 
     return compute
 
@@ -175,8 +175,8 @@ def bind_allocation(operation: Operation, scope: Scope) -> Kernel:
 def allocated(machine: Machine, value_type: MlirType, sizes: tuple[int, ...], name: str) -> Ref:
     """A buffer of a type, whose open sizes are given, in order."""
     dynamic = iter(sizes)
-    known = [int(next(dynamic)) if size == DYNAMIC else size for size in value_type.dimensions]
-    ref = allocate(value_type, known, name)
+    counts = [int(next(dynamic)) if size == DYNAMIC else size for size in value_type.dimensions]
+    ref = allocate(value_type, counts, name)
     if value_type.is_semaphore:
         machine.semaphores.append(ref)
     return ref

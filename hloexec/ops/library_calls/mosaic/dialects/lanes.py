@@ -58,7 +58,7 @@ def bind_iota(operation: Operation, scope: Scope) -> Kernel:
     number = np.zeros(result.dimensions, np.int64)
     for dimension in operation.attributes["dimensions"]:
         size = result.dimensions[dimension]
-        place = np.arange(size).reshape([size if each == dimension else 1 for each in range(number.ndim)])
+        place = np.arange(size).reshape([size if axis_number == dimension else 1 for axis_number in range(number.ndim)])
         number = number * size + place
     iota = convert(number, result.element_type)
     return lambda: iota
@@ -88,11 +88,13 @@ def bind_dynamic_gather(operation: Operation, scope: Scope) -> Kernel:
     dimensions = operation.attributes.get("dimensions", (operation.attributes.get("dimension"),))
 
     def compute(value: Array, indices: Array) -> Array:
-        others = [each for each in range(value.ndim) if each not in dimensions]
-        merged = value.transpose((*others, *dimensions)).reshape(*(value.shape[each] for each in others), -1)
+        others = [axis_number for axis_number in range(value.ndim) if axis_number not in dimensions]
+        merged = value.transpose((*others, *dimensions)).reshape(
+            *(value.shape[axis_number] for axis_number in others), -1
+        )
         places = np.indices(indices.shape, sparse=True)
         chosen = indices.astype(np.int64) % merged.shape[-1]
-        return np.asarray(merged[(*(places[each] for each in others), chosen)])
+        return np.asarray(merged[(*(places[axis_number] for axis_number in others), chosen)])
 
     return compute
 
