@@ -543,7 +543,6 @@ refuse_custom_calls(
 )
 
 _COMPILERS = {
-    "Mosaic for TPUs (Pallas)": ("tpu_custom_call",),
     "Mosaic for GPUs (Pallas)": ("mosaic_gpu", "mosaic_gpu_v2"),
     "Triton": ("__gpu$xla.gpu.triton", "triton_kernel_call", "triton_kernel_call_ffi"),
     "CUDA (PTX)": ("__gpu$xla.gpu.ptx",),

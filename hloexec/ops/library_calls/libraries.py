@@ -11,6 +11,7 @@ import hloexec.ops.library_calls.linalg.cusolver
 import hloexec.ops.library_calls.linalg.decompositions
 import hloexec.ops.library_calls.linalg.lapack
 import hloexec.ops.library_calls.linalg.sparse
+import hloexec.ops.library_calls.mosaic.calls
 import hloexec.ops.library_calls.search
 import hloexec.ops.library_calls.tpu
 import hloexec.ops.library_calls.transformer_engine.attention

@@ -1,0 +1,126 @@
+"""MLIR bytecode as JSON: the program of the process that reads kernels, started by `reader` with this file's path.
+
+Damaged bytecode can corrupt the memory of the process that reads it, so that it is not the user's. This file imports
+nothing of hloexec, and from jaxlib only the bindings of MLIR.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+_VERSION = "stable_mosaic.version"
+_UPGRADE = "builtin.module(mosaic-serde{serialize=false})"
+
+
+def module_of(bytecode: bytes) -> dict[str, Any]:
+    """A Mosaic module in any version that jaxlib reads, as lists, dictionaries, numbers and texts."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.passmanager import PassManager
+    from jaxlib.mosaic.python import tpu
+
+    with ir.Context() as context:
+        tpu.register_dialect(context)
+        context.allow_unregistered_dialects = True
+        module = ir.Module.parse(bytecode)
+        attributes = module.operation.attributes
+        version = attributes[_VERSION] if _VERSION in attributes else None  # noqa: SIM401  # older ones have no get
+        if version is not None:
+            PassManager.parse(_UPGRADE).run(module.operation)
+        writer = _Writer(ir)
+        operations = [writer.operation(item.operation) for item in module.body.operations]
+        return {"operations": operations, "version": None if version is None else ir.IntegerAttr(version).value}
+
+
+class _Writer:
+    """Numbers values in the order in which they are defined."""
+
+    def __init__(self, ir: Any) -> None:
+        self._ir = ir
+        self._numbers: dict[Any, int] = {}
+
+    def operation(self, operation: Any) -> dict[str, Any]:
+        operands = [self._numbers[item] for item in operation.operands]
+        attributes = {name: self._attribute(operation.attributes[name]) for name in operation.attributes}
+        return {
+            "name": operation.name,
+            "operands": operands,
+            "types": [str(item.type) for item in operation.operands],
+            "results": [self._defined(item) for item in operation.results],
+            "attributes": attributes,
+            "regions": [self._region(region) for region in operation.regions],
+            "location": str(operation.location),
+        }
+
+    def _region(self, region: Any) -> list[Any]:
+        return [
+            {
+                "arguments": [self._defined(item) for item in block.arguments],
+                "operations": [self.operation(item.operation) for item in block.operations],
+            }
+            for block in region.blocks
+        ]
+
+    def _defined(self, value: Any) -> list[Any]:
+        self._numbers[value] = len(self._numbers)
+        return [self._numbers[value], str(value.type)]
+
+    def _attribute(self, attribute: Any) -> Any:
+        """Numbers, texts and lists as they are; floats in hexadecimal, so that no bit is lost; all others as text."""
+        ir = self._ir
+        for kind, written in (
+            (ir.BoolAttr, lambda item: bool(item.value)),
+            (ir.IntegerAttr, lambda item: int(item.value)),
+            (ir.FloatAttr, lambda item: {"float": float(item.value).hex()}),
+            (ir.StringAttr, lambda item: str(item.value)),
+            (ir.FlatSymbolRefAttr, lambda item: str(item.value)),
+            (ir.DenseBoolArrayAttr, lambda item: [bool(part) for part in item]),
+            (ir.DenseI32ArrayAttr, list),
+            (ir.DenseI64ArrayAttr, list),
+            (ir.ArrayAttr, lambda item: [self._attribute(part) for part in item]),
+            (ir.DictAttr, lambda item: {"fields": {part.name: self._attribute(part.attr) for part in item}}),
+            (ir.DenseElementsAttr, self._elements),
+        ):
+            if _is(attribute, kind):
+                return written(kind(attribute))
+        return {"text": str(attribute)}
+
+    def _elements(self, attribute: Any) -> dict[str, Any]:
+        """All elements in row-major order, or the only one where they are equal."""
+        ir = self._ir
+        if attribute.is_splat:
+            elements = [self._attribute(attribute.get_splat_value())]
+        elif _is(attribute, ir.DenseFPElementsAttr):
+            elements = [{"float": float(item).hex()} for item in ir.DenseFPElementsAttr(attribute)]
+        else:
+            elements = [int(item) for item in ir.DenseIntElementsAttr(attribute)]
+        return {"type": str(attribute.type), "elements": elements}
+
+
+def _is(attribute: Any, kind: Any) -> bool:
+    """Whether an attribute is one of a kind, in older bindings and in newer ones, whose classes are Python's."""
+    return bool(kind.isinstance(attribute)) if hasattr(kind, "isinstance") else isinstance(attribute, kind)
+
+
+def answer_to(bytecode: bytes) -> dict[str, Any]:
+    """`{"module": …}`, `{"missing": …}` without jaxlib, or `{"error": …}` with its complaint."""
+    try:
+        return {"module": module_of(bytecode)}
+    except ImportError as error:
+        return {"missing": str(error)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    """Answers each message on standard input, on standard output: its length in eight bytes, and what it says."""
+    asked, answered = sys.stdin.buffer, sys.stdout.buffer
+    while header := asked.read(8):
+        answer = json.dumps(answer_to(asked.read(int.from_bytes(header, "little")))).encode()
+        answered.write(len(answer).to_bytes(8, "little") + answer)
+        answered.flush()
+
+
+if __name__ == "__main__":
+    main()
