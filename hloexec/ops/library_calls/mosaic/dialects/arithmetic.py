@@ -71,6 +71,7 @@ _OPCODES = {
     "math.sqrt": "sqrt",
     "math.tan": "tan",
     "math.tanh": "tanh",
+    "tpu.logistic": "logistic",
 }
 _UNSIGNED = {
     "arith.divui": "divide",

@@ -79,6 +79,16 @@ def bind_wait(operation: Operation, scope: Scope) -> Kernel:
     return compute
 
 
+@operation("tpu.wait_dma", is_machine=True, refuses=_refuse_remote_wait)
+def bind_wait_by_transfer(operation: Operation, scope: Scope) -> Kernel:
+    """The same, with the operands in the order of the transfer: source, target, semaphore."""
+
+    def compute(machine: Machine, source: Ref, target: Ref, semaphore: Ref) -> None:
+        wait_for(machine, semaphore, transfer_bytes(target), "bytes of transfers")
+
+    return compute
+
+
 def wait_for(machine: Machine, semaphore: Ref, amount: int, unit: str) -> None:
     """Take an amount from a semaphore; EvaluationError where it will never be there. Transfers end in order."""
     value = int(semaphore.array)
