@@ -207,8 +207,11 @@ class Captured:
         """The text of the module after optimization; none where it was not compiled."""
         if id(module) not in self._optimized:
             try:
-                compiled = self._jitted.trace(*arguments, **keywords).lower().compile()
-                self._optimized[id(module)] = module_text(from_jax(compiled))
+                optimized = from_jax(self._jitted.trace(*arguments, **keywords).lower().compile())
+                if len(optimized.entry.parameters) != len(module.entry.parameters):  # it drops what it does not use
+                    traced = self._lowering.jitted.trace(*arguments, **keywords)
+                    optimized = from_jax(traced.lower().compile())
+                self._optimized[id(module)] = module_text(optimized)
             except Exception:
                 self._optimized[id(module)] = None
         return self._optimized[id(module)]
