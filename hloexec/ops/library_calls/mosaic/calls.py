@@ -155,12 +155,12 @@ class _Run:
         geometry, operands = self.config.geometry, list(self.operands)
         dynamic = iter(operands[: geometry.dynamic_count])
         bounds = tuple(int(next(dynamic)) if size == DYNAMIC else size for size in geometry.bounds)
-        shapes = operands[geometry.dynamic_count :]
+        arrays = operands[geometry.dynamic_count :]
         count = len(geometry.prefetched)
         types = (*geometry.prefetched, *geometry.operands)
         shared = {operand - geometry.dynamic_count: output for output, operand in self.config.aliases}
         inputs = []
-        for number, array in enumerate(shapes):
+        for number, array in enumerate(arrays):
             subject = f"prefetched operand {number}" if number < count else f"input {number - count}"
             memory = as_memory(array, types[number], subject)
             memory = memory.copy() if number in shared else memory.view()
@@ -169,10 +169,11 @@ class _Run:
         outputs = []
         by_output = {output: operand for operand, output in shared.items()}
         for number, shape in enumerate(self.shapes):
-            value_type = types[len(shapes) + number]
+            value_type = types[len(arrays) + number]
             if number in by_output:
                 outputs.append(inputs[by_output[number]])
                 continue
-            array = np.full(shape.dimensions, undefined_value(value_type.element_type), value_type.element_type.storage)
-            outputs.append(whole(array, f"output {number}", is_defined=False))
-        return Operands(bounds, tuple(inputs[:count]), (*inputs[count:], *outputs), len(shapes) - count)
+            storage = value_type.element_type.storage
+            memory = np.full(shape.dimensions, undefined_value(value_type.element_type), storage)
+            outputs.append(whole(memory, f"output {number}", is_defined=False))
+        return Operands(bounds, tuple(inputs[:count]), (*inputs[count:], *outputs), len(arrays) - count)

@@ -81,16 +81,13 @@ def _numbers(operation: Operation) -> _Numbers:
 
 def _order(numbers: _Numbers, lhs_rank: int, rhs_rank: int) -> list[int]:
     """For each dimension of the result, which of those of a dot it is: batch, then lhs's free ones, then rhs's."""
-    natural = [(0, place_of) for place_of in numbers.lhs_batch]
-    natural += [(0, place_of) for place_of in free_dimensions(lhs_rank, numbers.lhs_batch, numbers.lhs_contracting)]
-    natural += [(1, place_of) for place_of in free_dimensions(rhs_rank, numbers.rhs_batch, numbers.rhs_contracting)]
+    natural = [(0, axis) for axis in numbers.lhs_batch]
+    natural += [(0, axis) for axis in free_dimensions(lhs_rank, numbers.lhs_batch, numbers.lhs_contracting)]
+    natural += [(1, axis) for axis in free_dimensions(rhs_rank, numbers.rhs_batch, numbers.rhs_contracting)]
     if not numbers.output:
         return [*range(len(natural))]
     of_batch = dict(zip(numbers.rhs_batch, numbers.lhs_batch, strict=True))
-    output = [
-        (0, of_batch[place_of]) if side and place_of in of_batch else (side, place_of)
-        for side, place_of in numbers.output
-    ]
+    output = [(0, of_batch[axis]) if side and axis in of_batch else (side, axis) for side, axis in numbers.output]
     if sorted(output) != sorted(natural):
         raise UnsupportedError(f"its kernel has a product of which output dimensions {numbers.output} are asked for")
-    return [natural.index(place_of) for place_of in output]
+    return [natural.index(axis) for axis in output]
