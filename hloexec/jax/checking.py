@@ -167,6 +167,8 @@ class Checked:
         names = tuple(jax.tree_util.keystr(paths[number][0]) for number in bad)
         with replaying():
             search = find_nan(program.module, inputs, **self._run_options)
+            if search.finding is not None and _may_be_meant(search, [theirs[number] for number in bad]):
+                search = find_nan(program.module, inputs, to_result=True, **self._run_options)
         if search.finding is None:
             with replaying():
                 ours = arrays_of(run_with(program.module, inputs, self._resolved)[0])
@@ -180,6 +182,13 @@ class Checked:
         error.call, error.outputs, error.search = self._calls, names, search
         error.module, error.inputs, error.result = program.module, inputs, theirs
         raise error
+
+
+def _may_be_meant(search: NanSearch, arrays: Sequence[Array]) -> bool:
+    """Whether constants or arguments may have brought what an array has: what `find_nan` blames for a loop's state
+    need not be what has reached the result."""
+    has_source_of_nan = bool(search.nan_inputs or search.nan_constants)
+    return any(has_source_of_nan or not np.isnan(wide(array)).any() for array in arrays)
 
 
 def _warn_of_arguments(search: NanSearch, count: int) -> None:

@@ -65,6 +65,18 @@ def test_infinities_of_masks_are_searched_once_and_nan_among_them_later_found(mo
         checked(-X, -3.5)
 
 
+def test_an_infinity_that_a_loop_overwrites_is_not_blamed_for_a_mask() -> None:
+    def body(number: Any, _: Any) -> Any:
+        return jnp.log(number.astype(jnp.float32))  # of 0, 1 and 2
+
+    @hx.check
+    def step(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, body, 0.0), jnp.where(x > 0, x, -jnp.inf)
+
+    for _ in range(2):
+        assert np.asarray(step(np.zeros(2, np.float32))[1]).tolist() == [-np.inf, -np.inf]
+
+
 def test_nan_of_arguments_is_warned_of_once() -> None:
     checked = hx.check(lambda x: x * 2)
     with pytest.warns(HloWarning, match="arguments hold NaN"):

@@ -437,3 +437,45 @@ def test_an_infinity_meant_as_such_is_not_named_before_a_nan() -> None:
         ROOT both = (f32[2], f32[2]) tuple(mask, rest)"""
     )
     assert found(text, np.array([0, 1], F32), np.array([1, 1], F32)).finding.instruction == "quotient"
+
+
+LOOP = """
+HloModule loop
+body {
+  state = (s32[], f32[], f32[2]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  x = f32[2] get-tuple-element(state), index=2
+  one = s32[] constant(1)
+  next = s32[] add(count, one)
+  number = f32[] convert(count)
+  metric = f32[] log(number)
+  ROOT new = (s32[], f32[], f32[2]) tuple(next, metric, x)
+}
+condition {
+  state = (s32[], f32[], f32[2]) parameter(0)
+  count = s32[] get-tuple-element(state), index=0
+  limit = s32[] constant(3)
+  ROOT goes_on = pred[] compare(count, limit), direction=LT
+}
+ENTRY main {
+  x = f32[2] parameter(0)
+  zero = s32[] constant(0)
+  start = f32[] constant(0)
+  initial = (s32[], f32[], f32[2]) tuple(zero, start, x)
+  last = (s32[], f32[], f32[2]) while(initial), condition=condition, body=body
+  metric = f32[] get-tuple-element(last), index=1
+  same = f32[2] get-tuple-element(last), index=2
+  ROOT result = (f32[], f32[2]) tuple(metric, same)
+}
+"""
+
+
+def test_what_a_loop_overwrites_is_no_finding_up_to_the_result() -> None:
+    """log 0 of the first iteration is carried to the second, which writes log 1 over it."""
+    program, x = hloexec.parse(LOOP), np.array([-np.inf, 0], F32)
+    assert hloexec.find_nan(program, [x]).finding.instruction == "metric"
+    search = hloexec.find_nan(program, [x], to_result=True)
+    assert search.finding is None
+    assert [each.instruction for each in search.discarded] == ["metric"]
+    once = hloexec.parse(LOOP.replace("limit = s32[] constant(3)", "limit = s32[] constant(1)"))
+    assert hloexec.find_nan(once, [x], to_result=True).finding.instruction == "metric"

@@ -197,11 +197,19 @@ class NanObserver:
     """Watches a run; `search` says what came of it."""
 
     def __init__(
-        self, module: Module, entry: str | None, first: bool, also: Sequence[str], share: float, elements: int
+        self,
+        module: Module,
+        entry: str | None,
+        first: bool,
+        also: Sequence[str],
+        share: float,
+        elements: int,
+        to_result: bool = False,
     ) -> None:
         self._module = module
         self._entry = module.entry_name if entry is None else entry.removeprefix("%")
         self._first = first
+        self._to_result = to_result
         self._also = also
         self._share = share
         self._elements = elements
@@ -259,7 +267,10 @@ class NanObserver:
 
         NaN of constants that a loop carries on may be marks of what a later iteration fills in.
         """
-        if culprits and (is_result or any(self._findings[number].kind != "literal" for number in culprits)):
+        is_over = is_result or (
+            not self._to_result and any(self._findings[each].kind != "literal" for each in culprits)
+        )
+        if culprits and is_over:
             self._culprits = culprits
             raise Found
         for number in culprits:
@@ -496,6 +507,7 @@ def find_nan(
     inputs: Inputs | None,
     *,
     first: bool = False,
+    to_result: bool = False,
     also: Sequence[str] = (),
     share: float = 0.0,
     elements: int = 10,
@@ -509,7 +521,8 @@ def find_nan(
     produce such numbers and discard them, mostly in branches of a select. The run therefore continues until one has
     reached the result or the next iteration of a loop, and the first of the instructions that it comes from is the
     finding. Of several results, the one with NaN that the fewest instructions made decides, which is a loss rather than
-    its gradients. With `first`, the run stops at the very first one, whether or not it is used.
+    its gradients. With `first`, the run stops at the very first one, whether or not it is used; with `to_result`, only
+    where one has reached the result, as what a loop carries on may still be overwritten.
 
     `also` names further symptoms that stop the run: `overflow` (converts that saturate), `underflow` (results that are
     zero and should not be) and `cancellation` (sums without a significant digit), if at least a fraction `share` (0 to
@@ -520,7 +533,7 @@ def find_nan(
     whatever `run_devices` raises.
     """
     require_module(module)
-    require_flags(first=first)
+    require_flags(first=first, to_result=to_result)
     require_number("share", share, 1)
     require_integer("elements", elements, 0)
     resolved = resolve_options("find_nan", options)
@@ -529,7 +542,7 @@ def find_nan(
         if name not in CHECKS:
             raise InputError(f"also must name some of {', '.join(CHECKS)}, but has {name!r}")
     watchers = listed("observers", observers, "observers")
-    observer = NanObserver(module, resolved.computation, first, also, share, elements)
+    observer = NanObserver(module, resolved.computation, first, also, share, elements, to_result)
     with suppress(Found):
         run_with(module, inputs, resolved, [observer, *watchers])
     return observer.search()
