@@ -25,6 +25,7 @@ from hloexec.engine.devices.topology import topology_of
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.errors import HloError, InputError, warn
 from hloexec.jax import internals
+from hloexec.jax.finiteness import are_finite_in_host_memory
 from hloexec.jax.lowering import DONATED, Lowering, is_traced, replaying
 from hloexec.language.origins import SourceLine, scope_of
 from hloexec.ops.common import is_inexact, wide
@@ -145,7 +146,9 @@ class Checked:
         if is_traced(leaves):
             return result
         self._calls += 1
-        if not _reduction(self._meant.get(tree, Meant()))(leaves):
+        meant = self._meant.get(tree)
+        is_quiet = meant is None and are_finite_in_host_memory(leaves)
+        if not is_quiet and not _reduction(meant or Meant())(leaves):
             self._examine(result, arguments, keywords)
         return result
 

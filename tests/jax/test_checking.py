@@ -14,6 +14,7 @@ import pytest
 
 import hloexec
 from hloexec.errors import HloWarning, InputError
+from hloexec.jax.finiteness import are_finite_in_host_memory
 from hloexec.tools.golden import read_golden
 
 jax = pytest.importorskip("jax")
@@ -99,6 +100,19 @@ def test_one_bad_number_among_many_is_seen_wherever_it_stands(bad: float, dtype:
         array = clean.copy()
         array[place] = bad
         assert not is_quiet([jnp.asarray(array)])
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "complex64", "float8_e5m2"])
+def test_a_pass_in_host_memory_is_exact_among_the_largest_numbers(bad: float, dtype: str) -> None:
+    largest = np.asarray(jnp.finfo(dtype).max, dtype)
+    for shape in ((), (3, 7), (1000,), (0,)):
+        array = np.full(shape, largest)
+        assert are_finite_in_host_memory([jnp.arange(3), jax.random.key(0), jnp.asarray(array)])
+        for place in {0, array.size - 1} if array.size else ():
+            damaged = array.copy()
+            damaged.reshape(-1)[place] = bad
+            assert not are_finite_in_host_memory([jnp.asarray(X), jnp.asarray(damaged)])
 
 
 def test_donated_arguments_are_there_for_the_search() -> None:

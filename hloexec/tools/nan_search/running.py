@@ -268,7 +268,7 @@ class NanObserver:
         NaN of constants that a loop carries on may be marks of what a later iteration fills in.
         """
         is_over = is_result or (
-            not self._to_result and any(self._findings[each].kind != "literal" for each in culprits)
+            not self._to_result and any(self._findings[number].kind != "literal" for number in culprits)
         )
         if culprits and is_over:
             self._culprits = culprits
