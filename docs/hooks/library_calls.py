@@ -11,6 +11,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 from prose import as_markdown
 
+from hloexec.ops.library_calls.mosaic.registry import operations
 from hloexec.ops.registry import CUSTOM_CALLS
 
 __all__ = ["on_page_markdown"]
@@ -45,7 +46,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     parts = [f"{markdown}\nThere are {len(CUSTOM_CALLS)} targets."]
     for library, sections in groups.items():
         parts += [f"## {library}", *sections]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, _operations()])
+
+
+def _operations() -> str:
+    """The operations of kernels for TPUs, those that share a definition in one row."""
+    names: dict[str, list[str]] = {}
+    for name, entry in operations().items():
+        names.setdefault(entry.documentation, []).append(f"`{name}`")
+    rows = [f"| {' '.join(group)} | {' '.join(as_markdown(text).split())} |" for text, group in names.items()]
+    return "\n".join(["## Operations of Mosaic kernels", "", "| operation | value |", "| --- | --- |", *rows])
 
 
 def _library(target: str) -> str:

@@ -333,23 +333,26 @@ def _attention(block_q: int, block_k: int, *, is_causal: bool) -> Any:
     return build
 
 
+def attention_of(q: Any, k: Any, v: Any, mask: Any = True, *, scale: float = 1.0, unit: float = U) -> tuple[Any, Any]:
+    """Attention `[heads, length, width]` where a mask is true, and its bound if weights and result are rounded by u.
+
+    Scores are off by γ of their terms, which is the relative error of a weight, as is that of the softmax, whose running
+    maximum and sum add the ULPs of some more exponentials; sums of products add γ of their terms.
+    """
+    q, k, v = (each.astype(np.float64) for each in (q, k, v))
+    scores = np.where(mask, q @ np.swapaxes(k, -1, -2) * scale, -1e30)
+    size = (np.abs(q) @ np.swapaxes(np.abs(k), -1, -2)).max() * scale
+    weights = softmax_of(scores)
+    met = scores[scores > -1e29]
+    terms = gamma(q.shape[-1] + 2) * size + gamma(k.shape[-2] + 2) + 4 * U * np.ptp(met) + 12 * FUNCTION_ULPS * U
+    true = weights @ v
+    return true, (2 * terms + unit) * (weights @ np.abs(v)) + unit * np.abs(true)
+
+
 def _attention_case(name: str, *, is_causal: bool, dtype: Any, unit: float) -> Case:
     q, k, v = (random(20 + number, 2, 128, 64, dtype=dtype) for number in range(3))
-    wide = [each.astype(np.float64) for each in (q, k, v)]
-    scores = np.einsum("hqd,hkd->hqk", wide[0], wide[1]) / 8
-    size = np.einsum("hqd,hkd->hqk", np.abs(wide[0]), np.abs(wide[1])) / 8
-    if is_causal:
-        scores = np.where(np.tri(128, dtype=bool), scores, -1e30)
-    weights = softmax_of(scores)
-    true = weights @ wide[2]
-    # Scores are off by γ₆₆ Σ|qk|/8, which is the relative error of a weight, as is that of the softmax; weights are
-    # rounded to the type of v, and so is the result; sums of 128 products add γ₁₃₀.
-    relative = 2 * gamma(66) * size.max() + softmax_relative_bound(
-        np.where(scores > -1e29, scores, np.nan_to_num(scores.max()))
-    )
-    spread = 2 * U * (scores.max() - scores[scores > -1e29].min())
-    relative = relative + 2 * spread + unit + gamma(130) + 8 * FUNCTION_ULPS * U
-    bound = (weights @ np.abs(wide[2])) * relative + unit * np.abs(true)
+    mask = np.tri(128, dtype=bool) if is_causal else True
+    true, bound = attention_of(q, k, v, mask, scale=0.125, unit=unit)
     return Case(name, _attention(64, 32, is_causal=is_causal), (q, k, v), (true,), (bound,))
 
 

@@ -319,6 +319,25 @@ def test_a_transfer_of_what_lies_beyond_an_array_is_an_error() -> None:
     assert np.array_equal(result, X[24:])
 
 
+def test_what_is_in_near_memory_at_the_start_may_be_written() -> None:
+    """Prefetched scalars and whole inputs are copies; the caller's array stays as it is."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(count: Any, x: Any, out: Any) -> None:
+        count[0] = count[0] + 2
+        x[0:1] = x[1:2]
+        out[...] = x[...] * count[0].astype(np.float32)
+
+    count, x = np.array([1], np.int32), X[:8].copy()
+    specs = [pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pltpu.VMEM)]
+    result, said = run(kernel, count, x, in_specs=specs)
+    assert said == []
+    assert np.array_equal(result, 3 * X[[1, 1, 2, 3, 4, 5, 6, 7]])
+    assert count[0] == 1
+    assert np.array_equal(x, X[:8])
+
+
 def test_an_input_that_shares_no_memory_with_an_output_cannot_be_written() -> None:
     from jax.experimental.pallas import tpu as pltpu
 

@@ -10,11 +10,11 @@ import pytest
 
 import hloexec
 from hloexec.errors import HloWarning
-from tests.library_calls.mosaic import later, movement  # noqa: F401  # fill CASES
+from tests.library_calls.mosaic import blocks, later, more, movement  # noqa: F401  # fill CASES
 from tests.library_calls.mosaic.kernels import CASES, Case
 from tests.library_calls.mosaic.lowering import interpreted, lowered, require_pallas
 
-LEAST_CASES = 45
+LEAST_CASES = 60
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind
+from hloexec.core.dtypes import ELEMENT_TYPES, ElementType, Kind, element_type_of
 from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.values import Array
 from hloexec.ops.library_calls.mosaic.ir import MlirType, Operation
-from hloexec.ops.library_calls.mosaic.operations import Kernel
-from hloexec.ops.policies.policy import NumericsPolicy
+from hloexec.ops.library_calls.mosaic.registry import Kernel
+from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Site, find_opcode
 
 
@@ -67,7 +67,7 @@ def elementwise_kernel(
     shapes = [ArrayShape(source, value_type.dimensions) for source, value_type in zip(sources, types, strict=True)]
     kernel = hlo_kernel(opcode, shapes, ArrayShape(target, result.dimensions), numerics, **attributes)
     storage = result.element_type.storage
-    if not is_unsigned and not any(one_type.is_scalar for one_type in (*types, result)):
+    if not is_unsigned and not any(item.is_scalar for item in (*types, result)):
         return kernel
 
     def compute(*operands: Any) -> Any:
@@ -80,7 +80,26 @@ def elementwise_kernel(
     return compute
 
 
-def converted(array: Array, source: ElementType, target: ElementType, numerics: NumericsPolicy) -> Array:
-    """Numbers in another element type, as HLO's convert has them."""
-    shapes = (ArrayShape(source, array.shape), ArrayShape(target, array.shape))
-    return np.asarray(hlo_kernel("convert", shapes[:1], shapes[1], numerics)(array.view(source.storage)))
+def bitcast_rows(value: Array, target: ElementType) -> Array:
+    """The bits of packed rows as another element type: `[…, r, c]` becomes `[…, r * bits / target bits, c]`."""
+    source = element_type_of(value.dtype)
+    if source.bits == target.bits:
+        return bits_as(value, target)
+    *leading, rows, columns = value.shape
+    if source.bits < target.bits:
+        count = target.bits // source.bits
+        parts = value.reshape(*leading, rows // count, count, columns)
+        return bits_as(np.ascontiguousarray(np.moveaxis(parts, -2, -1)), target)
+    parts = np.moveaxis(bits_as(value, target), -1, -2)
+    return np.ascontiguousarray(parts).reshape(*leading, -1, columns)
+
+
+def bits_as(value: Array, target: ElementType) -> Array:
+    """HLO's bitcast-convert: a last dimension holds the parts of an element where widths differ."""
+    source = element_type_of(value.dtype)
+    if source.bits == target.bits:
+        sizes = value.shape
+    else:
+        sizes = (*value.shape, source.bits // target.bits) if source.bits > target.bits else value.shape[:-1]
+    kernel = hlo_kernel("bitcast-convert", [ArrayShape(source, value.shape)], ArrayShape(target, sizes), REFERENCE)
+    return np.asarray(kernel(np.ascontiguousarray(value)))

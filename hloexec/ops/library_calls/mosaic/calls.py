@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from hloexec.core.ir import ArrayShape, ArrayShapes, Instruction, Shape, TupleShape, parts_of
+from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.core.wording import counted
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError, warn
 from hloexec.ops.common import array_shape
 from hloexec.ops.library_calls.mosaic.grid import Geometry, Operands, as_memory, geometry_of, run_kernel
-from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Kernel
+from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Kernel, Operation
 from hloexec.ops.library_calls.mosaic.machine import Finding, Machine
 from hloexec.ops.library_calls.mosaic.memory import undefined_value, whole
-from hloexec.ops.library_calls.mosaic.programs import Program, bound_program, reason_against
+from hloexec.ops.library_calls.mosaic.programs import Program, bound_program, malformed_named, reason_against
 from hloexec.ops.library_calls.mosaic.reading import read_call
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import custom_call
@@ -49,7 +49,8 @@ def _config(instruction: Instruction) -> Config:
             raise UnsupportedError("its outputs share memory with parts of nested tuples")
         aliases.append((alias.output_index[0] if alias.output_index else 0, alias.operand_number))
     bound_program(call.kernel, REFERENCE)
-    return Config(call.kernel, geometry_of(call.kernel), tuple(aliases))
+    with malformed_named(call.kernel.describe()):
+        return Config(call.kernel, geometry_of(call.kernel), tuple(aliases))
 
 
 @custom_call("tpu_custom_call", config=_config)
@@ -68,22 +69,22 @@ class MosaicCall:
     @staticmethod
     def infer(*operands: Shape, config: Config, shape: Shape) -> Shape:
         geometry, results = config.geometry, parts_of(shape)
-        shapes = [array_shape(operand, "an operand of a kernel") for operand in operands]
+        arrays = [array_shape(operand, "an operand of a kernel") for operand in operands]
         inputs = len(geometry.operands) - len(results)
         taken = geometry.dynamic_count + len(geometry.prefetched) + inputs
-        if inputs < 0 or len(shapes) != taken:
+        if inputs < 0 or len(arrays) != taken:
             raise ShapeError(
                 f"{config.kernel.describe()} takes {counted(max(taken, 0), 'operand')} and gives "
-                f"{counted(len(results), 'result')}, but has {len(shapes)}"
+                f"{counted(len(results), 'result')}, but has {len(arrays)}"
             )
-        views = (*shapes[geometry.dynamic_count + len(geometry.prefetched) :], *results)
+        views = (*arrays[geometry.dynamic_count + len(geometry.prefetched) :], *results)
         for number, (view, window) in enumerate(zip(views, geometry.windows, strict=True)):
             array, value_type = array_shape(view, "a result of a kernel"), geometry.operands[number]
             if "transform_indices" not in window and array.dimensions != value_type.dimensions:
                 subject = f"operand {number} of {config.kernel.describe()}"
                 raise ShapeError(f"{subject} is {array}, but the kernel takes {value_type.text}")
         for output, operand in config.aliases:
-            one, two = (pieces[place : place + 1] for pieces, place in ((results, output), (shapes, operand)))
+            one, two = (item[place : place + 1] for item, place in ((results, output), (arrays, operand)))
             if not one or not two or one[0].dimensions != two[0].dimensions:  # type: ignore[union-attr]
                 raise ShapeError(f"output {output} cannot share the memory of operand {operand}")
         return shape
@@ -93,7 +94,6 @@ class MosaicCall:
         *operands: Array,
         config: Config,
         shape: Shape,
-        operand_shapes: ArrayShapes,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Any:
         shapes = tuple(array_shape(part, "a result") for part in parts_of(shape))
@@ -120,7 +120,7 @@ class _Run:
     operands: tuple[Array, ...]
     shapes: tuple[ArrayShape, ...]
 
-    def once(self, others: Sequence[Any] = ()) -> tuple[tuple[Array, ...], Machine]:
+    def once(self, others: Sequence[Operation] = ()) -> tuple[tuple[Array, ...], Machine]:
         """The results, and the machine when it is done; `others` are operations that read other undefined values."""
         machine = Machine([None] * self.config.kernel.value_count, others=dict.fromkeys(others, True))
         with np.errstate(all="ignore"):
@@ -143,12 +143,15 @@ class _Run:
 
     def reaching(self, results: Sequence[Array], machine: Machine) -> list[Finding]:
         """The reads of undefined elements on which results depend: these change with what stands for them."""
-        reports = []
-        for operation, finding in machine.undefined_reads.items():
-            others, _ = self.once((operation,))
-            if any(one.tobytes() != two.tobytes() for one, two in zip(results, others, strict=True)):
-                reports.append(finding)
-        return reports
+        reads = machine.undefined_reads
+        if not reads or not self._changes(results, [*reads]):
+            return []
+        return [finding for operation, finding in reads.items() if self._changes(results, [operation])]
+
+    def _changes(self, results: Sequence[Array], others: Sequence[Operation]) -> bool:
+        """Whether results are others if some operations read other undefined values."""
+        again, _ = self.once(others)
+        return any(one.tobytes() != two.tobytes() for one, two in zip(results, again, strict=True))
 
     def _views(self) -> Operands:
         """What the kernel is given: inputs as they are, outputs undefined, or what the operand is that they share."""
@@ -163,8 +166,12 @@ class _Run:
         for number, array in enumerate(arrays):
             subject = f"prefetched operand {number}" if number < count else f"input {number - count}"
             memory = as_memory(array, types[number], subject)
-            memory = memory.copy() if number in shared else memory.view()
-            memory.flags.writeable = number in shared
+            # What is in near memory when the kernel starts is a copy, which kernels may use as they like.
+            is_moved = number >= count and "transform_indices" in geometry.windows[number - count]
+            is_near = types[number].memory_space in ("smem", "vmem") and not is_moved
+            is_own = number in shared or is_near
+            memory = memory.copy() if is_own else memory.view()
+            memory.flags.writeable = is_own
             inputs.append(whole(memory, subject))
         outputs = []
         by_output = {output: operand for operand, output in shared.items()}
@@ -173,7 +180,6 @@ class _Run:
             if number in by_output:
                 outputs.append(inputs[by_output[number]])
                 continue
-            storage = value_type.element_type.storage
-            memory = np.full(shape.dimensions, undefined_value(value_type.element_type), storage)
-            outputs.append(whole(memory, f"output {number}", is_defined=False))
+            array = np.full(shape.dimensions, undefined_value(value_type.element_type), value_type.element_type.storage)
+            outputs.append(whole(array, f"output {number}", is_defined=False))
         return Operands(bounds, tuple(inputs[:count]), (*inputs[count:], *outputs), len(arrays) - count)

@@ -18,13 +18,13 @@ import numpy as np
 
 from hloexec.core.structs import define, frozen
 from hloexec.errors import UnsupportedError
-from hloexec.ops.library_calls.mosaic.dialects.accesses import allocated
-from hloexec.ops.library_calls.mosaic.dialects.control import check_semaphores
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Kernel, MlirType, Text
 from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.memory import Index, Ref, allocate
-from hloexec.ops.library_calls.mosaic.operations import Block
+from hloexec.ops.library_calls.mosaic.operations.accesses import allocated
+from hloexec.ops.library_calls.mosaic.operations.control import check_semaphores
 from hloexec.ops.library_calls.mosaic.programs import Program
+from hloexec.ops.library_calls.mosaic.registry import Block
 
 
 @frozen
@@ -84,6 +84,8 @@ class _Window:
     padding: tuple[int, ...] | None
     """Where the map gives elements, not blocks: how many lie before the array in each dimension."""
     is_output: bool
+    is_restored: bool = False
+    """Of an output, whether a block that is visited again has what it had (`revisit_mode` any)."""
     index: tuple[int, ...] | None = None
     """The block that the body sees."""
     written: dict[tuple[int, ...], tuple[int, ...]] = attrs.Factory(dict)
@@ -96,7 +98,7 @@ class _Window:
         self.flush()
         self.index = index
         self.block.defined[...] = False
-        if not self.is_output:
+        if not self.is_output or (self.is_restored and index in self.written):
             ours, theirs = self._common()
             self.block.array[ours] = self.whole.array[theirs]
             self.block.defined[ours] = self.whole.defined[theirs]
@@ -159,14 +161,18 @@ def run_kernel(program: Program, geometry: Geometry, operands: Operands, machine
 
 
 def _note_writers(machine: Machine, windows: Sequence[_Window], where: tuple[int, ...], kernel: Kernel) -> None:
-    """Report a block that is written at two places of the parallel dimensions, whose order is not defined."""
-    for window in windows:
-        if window.is_output and window.index is not None and window.written.setdefault(window.index, where) != where:
-            machine.operation = kernel.main
-            machine.report(
-                f"writes block {window.index} of {window.whole.name} at several points of its parallel grid "
-                "dimensions, whose order is not defined"
-            )
+    """Report blocks that are written at several places of the parallel dimensions, whose order is not defined."""
+    names = [
+        f"block {window.index} of {window.whole.name}"
+        for window in windows
+        if window.is_output and window.index is not None and window.written.setdefault(window.index, where) != where
+    ]
+    if names and not machine.has_met_parallel_writes:
+        machine.operation, machine.has_met_parallel_writes = kernel.main, True
+        machine.report(
+            f"writes {', '.join(names)} at several points of its parallel grid dimensions, whose order is not defined: "
+            "no matter where nothing uses the result"
+        )
 
 
 def _window(program: Program, geometry: Geometry, operands: Operands, number: int) -> _Window | Ref:
@@ -181,8 +187,16 @@ def _window(program: Program, geometry: Geometry, operands: Operands, number: in
             f"{whole.array.ndim} dimensions"
         )
     block = allocate(value_type, value_type.dimensions, f"the block of {whole.name}")
+    revisits = said.get("revisit_mode")
+    is_restored = isinstance(revisits, Text) and revisits.word == "any"
     return _Window(
-        whole, block, program.function(said["transform_indices"]), sizes, _padding(said), number >= operands.input_count
+        whole,
+        block,
+        program.function(said["transform_indices"]),
+        sizes,
+        _padding(said),
+        number >= operands.input_count,
+        is_restored,
     )
 
 

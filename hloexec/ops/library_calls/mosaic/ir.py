@@ -21,7 +21,6 @@ DYNAMIC = -(2**63)
 """The size of a dimension that is known when the kernel runs."""
 _SHAPED = re.compile(r"(vector|memref)<((?:(?:\d+|\?)x)*)([^,>]+(?:<[^>]*>)?)(?:, (.*))?>")
 _SPACE = re.compile(r"#tpu\.memory_space<(\w+)>")
-_PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _SEMAPHORES = ("!tpu.semaphore", "!tpu.dma_semaphore")
 
 
@@ -118,14 +117,8 @@ class Operation:
     result_types: tuple[MlirType, ...]
     attributes: Mapping[str, Any]
     regions: tuple[Region, ...]
-    location: str
-    """As MLIR writes it."""
-
-    @property
-    def source(self) -> str:
-        """`file:line:column` of the source, the innermost frame; empty where it is not known."""
-        match = _PLACE.search(self.location)
-        return "" if match is None else f"{match[1]}:{match[2]}:{match[3]}"
+    source: str
+    """`file:line:column` of the program's innermost frame; empty where it is not known."""
 
     @property
     def place(self) -> str:

@@ -24,7 +24,7 @@ from hloexec.ops.library_calls.mosaic.memory import Index, Ref, other_value, und
 class Finding:
     """Something that hardware does not report."""
 
-    text: str
+    clause: str
     """What happened, as a clause without a subject, `reads elements of … that nothing has written`."""
     place: str
     """The operation and where its source is."""
@@ -33,7 +33,7 @@ class Finding:
 
     def __str__(self) -> str:
         where = f", first at grid point {self.point}" if self.point else ""
-        return f"{self.place} {self.text}{where}"
+        return f"{self.place} {self.clause}{where}".strip()
 
 
 @define(eq=False)
@@ -67,19 +67,22 @@ class Machine:
     transfers: list[Transfer] = attrs.Factory(list)
     semaphores: list[Ref] = attrs.Factory(list)
     barrier: Ref | None = None
+    has_met_parallel_writes: bool = False
 
-    def report(self, text: str) -> None:
+    def report(self, clause: str) -> None:
         """Note what the operation that is run does; the first time counts."""
         place = self._place()
-        self.findings.setdefault((place, text), Finding(text, place, self.point))
+        self.findings.setdefault((place, clause), Finding(clause, place, self.point))
 
     def _place(self) -> str:
-        return "" if self.operation is None else self.operation.place
+        """The operation that is run, and its source; empty where that is the whole kernel."""
+        is_whole = self.operation is None or self.operation.name == "func.func"
+        return "" if self.operation is None or is_whole else self.operation.place
 
-    def fault(self, text: str) -> EvaluationError:
-        """An error of the operation that is run: `what` is a clause without a subject."""
+    def fault(self, clause: str) -> EvaluationError:
+        """An error of the operation that is run: `clause` is one without a subject."""
         where = f" at grid point {self.point}" if self.point else ""
-        return EvaluationError(f"{self._place()}{where} {text}")
+        return EvaluationError(f"{self._place()}{where} {clause}")
 
     def load(self, ref: Ref, index: Index) -> Array:
         """Elements of a view, which lie inside of it, as an array of their own."""
@@ -93,8 +96,8 @@ class Machine:
         if defined.all():
             return values
         assert self.operation is not None
-        text = f"reads elements of {name} that nothing has written"
-        self.undefined_reads.setdefault(self.operation, Finding(text, self.operation.place, self.point))
+        clause = f"reads elements of {name} that nothing has written"
+        self.undefined_reads.setdefault(self.operation, Finding(clause, self.operation.place, self.point))
         values[np.logical_not(defined)] = self.undefined(element_type_of(values.dtype))
         return values
 
@@ -112,6 +115,9 @@ class Machine:
 
     def window(self, ref: Ref, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Window:
         """The part of a view that begins at `starts`; it is noticed where some of it lies beyond the view."""
+        ends = [start + (size - 1) * stride + 1 for start, size, stride in zip(starts, sizes, strides, strict=True)]
+        if all(start >= 0 and end <= size for start, end, size in zip(starts, ends, ref.array.shape, strict=True)):
+            return Window(tuple(map(slice, starts, ends, strides)), None, tuple(sizes))
         kept, places = [], []
         for start, size, stride, extent in zip(starts, sizes, strides, ref.array.shape, strict=True):
             first = 0 if start >= 0 else -(start // stride)
@@ -119,13 +125,11 @@ class Machine:
             kept.append(slice(first, max(first, last)))
             begin = max(start + first * stride, 0)
             places.append(slice(begin, begin + max(0, last - first) * stride, stride))
-        is_inside = all(part.start == 0 and part.stop == size for part, size in zip(kept, sizes, strict=True))
-        if not is_inside:
-            self.report(
-                f"accesses {list(sizes)} elements at {list(starts)}, which do not all lie within "
-                f"the {list(ref.array.shape)} of {ref.name}"
-            )
-        return Window(tuple(places), None if is_inside else tuple(kept), tuple(sizes))
+        self.report(
+            f"accesses {list(sizes)} elements at {list(starts)}, which do not all lie within "
+            f"the {list(ref.array.shape)} of {ref.name}"
+        )
+        return Window(tuple(places), tuple(kept), tuple(sizes))
 
     def _check_transfers(self, ref: Ref, index: Index, *, is_write: bool) -> None:
         part = ref.view(index) if ref.packed is None else ref

@@ -6,6 +6,7 @@ array. Each buffer says which elements are defined, and copies of memory copy th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,15 @@ import numpy as np
 from hloexec.core.dtypes import ElementType, Kind, element_type_of
 from hloexec.core.structs import define
 from hloexec.core.values import Array
+from hloexec.core.wording import byte_text
 from hloexec.errors import EvaluationError
-from hloexec.ops.library_calls.mosaic.dialects.lanes import bitcast_rows
+from hloexec.ops.library_calls.mosaic.bridging import bitcast_rows
 from hloexec.ops.library_calls.mosaic.ir import MlirType
 
 _MOST_WORK: Any = 10_000
 """How much NumPy may try to find an element that two views share, before they count as sharing one."""
+_MOST_BYTES = 1 << 31
+"""Of a buffer near the core; TPUs have some hundred MiB at most."""
 Index = tuple[Any, ...]
 """Slices and numbers, as NumPy takes them."""
 
@@ -119,6 +123,9 @@ def other_value(element: ElementType) -> Any:
 def allocate(value_type: MlirType, sizes: Sequence[int], name: str) -> Ref:
     """A buffer that nothing has written; semaphores are zero."""
     element = value_type.element_type
+    size = math.prod(sizes) * element.byte_size
+    if size > _MOST_BYTES:
+        raise EvaluationError(f"{name} has {byte_text(size)}, which is more than TPUs have near their cores")
     value = np.zeros((), np.int32) if value_type.is_semaphore else undefined_value(element)
     array = np.full(tuple(sizes), value, element.storage)
     return Ref(array, np.full(array.shape, value_type.is_semaphore), array, name)
@@ -126,4 +133,6 @@ def allocate(value_type: MlirType, sizes: Sequence[int], name: str) -> Ref:
 
 def whole(array: Array, name: str, *, is_defined: bool = True) -> Ref:
     """A buffer that is an array."""
-    return Ref(array, np.full(array.shape, is_defined), array, name)
+    is_fixed = is_defined and not array.flags.writeable
+    defined = np.broadcast_to(np.True_, array.shape) if is_fixed else np.full(array.shape, is_defined)
+    return Ref(array, defined, array, name)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 from hloexec.core.structs import define
 from hloexec.core.wording import listing
-from hloexec.ops.library_calls.mosaic.dialects.control import TERMINATORS
+from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.mosaic.ir import Kernel, Operation, Region
 from hloexec.ops.library_calls.mosaic.machine import Machine
-from hloexec.ops.library_calls.mosaic.operations import Block, operations
+from hloexec.ops.library_calls.mosaic.operations.control import TERMINATORS
+from hloexec.ops.library_calls.mosaic.registry import Block, operations
 from hloexec.ops.policies.policy import NumericsPolicy
 
 _Step = Callable[[Machine], None]
+
+
+@contextmanager
+def malformed_named(subject: str) -> Iterator[None]:
+    """What fails within, as operands or attributes are not what they have to be, comes out as UnsupportedError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UnsupportedError(f"{subject}, which is not as it has to be ({type(error).__name__}: {error})") from error
 
 
 @lru_cache(maxsize=256)
@@ -26,7 +37,8 @@ def reason_against(kernel: Kernel) -> str | None:
         if entry is None and operation.name not in TERMINATORS:
             unknown.setdefault(operation.name, operation.source)
         elif entry is not None and entry.refuses is not None:
-            reason = entry.refuses(operation)
+            with malformed_named(f"{kernel.describe()} has {operation.place}"):
+                reason = entry.refuses(operation)
             if reason is not None:
                 return f"{kernel.describe()} has {operation.place}: {reason}"
     if not unknown:
@@ -44,8 +56,8 @@ class Program:
     kernel: Kernel
     numerics: NumericsPolicy
     _functions: dict[str, Block]
-    _used: frozenset[int]
-    """The values that are operands of something."""
+    _unused: frozenset[Operation]
+    """Those that are left out."""
 
     def function(self, name: str) -> Block:
         """A function, bound when it is first asked for."""
@@ -71,16 +83,29 @@ class Program:
         return run
 
     def _is_run(self, operation: Operation) -> bool:
-        """All but what ends a region, and loads that nothing uses: Pallas' lowering has one before each store."""
-        is_used = not operation.results or not self._used.isdisjoint(operation.results)
-        return operation.name not in TERMINATORS and (is_used or not operation.name.endswith("load"))
+        return operation.name not in TERMINATORS and operation not in self._unused
 
     def _step(self, operation: Operation) -> _Step:
         entry = operations()[operation.name]
-        kernel = entry.bind(operation, self)
+        with malformed_named(f"{self.kernel.describe()} has {operation.place}"):
+            kernel = entry.bind(operation, self)
         if entry.is_machine:
             return _machine_step(operation, kernel)
         return _pure_step(operation, kernel)
+
+
+def _unused_operations(kernel: Kernel) -> frozenset[Operation]:
+    """Loads and what only computes, of which nothing uses the results: Pallas' lowering loads before each store."""
+    used: set[int] = set()
+    unused = []
+    for operation in [*kernel.operations()][::-1]:
+        entry = operations().get(operation.name)
+        is_pure = entry is not None and (not entry.is_machine or operation.name.endswith("load"))
+        if is_pure and operation.results and used.isdisjoint(operation.results):
+            unused.append(operation)
+        else:
+            used.update(operation.operands)
+    return frozenset(unused)
 
 
 def _machine_step(operation: Operation, kernel: Callable[..., Any]) -> _Step:
@@ -131,8 +156,7 @@ def _pure_step(operation: Operation, kernel: Callable[..., Any]) -> _Step:
 @lru_cache(maxsize=64)
 def bound_program(kernel: Kernel, numerics: NumericsPolicy) -> Program:
     """A kernel under a policy; UnsupportedError where an operation is of a kind that hloexec does not run."""
-    used = frozenset(number for operation in kernel.operations() for number in operation.operands)
-    program = Program(kernel, numerics, {}, used)
+    program = Program(kernel, numerics, {}, _unused_operations(kernel))
     for name in kernel.functions:
         program.function(name)
     return program

@@ -6,7 +6,6 @@ A message is its length, as eight bytes, and what it says: to the process byteco
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import struct
 import subprocess
@@ -14,9 +13,10 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 _PROGRAM = Path(__file__).with_name("bytecode.py")
+_SECONDS = 60.0
+"""What a kernel may take to be read; those of large models take one or two."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -28,20 +28,24 @@ class Reader:
         self._owner = 0
         self._lock = threading.Lock()
 
-    def answer(self, bytecode: bytes) -> dict[str, Any]:
-        """What `bytecode.py` answers; `{"error": …}` where it crashed."""
+    def answer(self, bytecode: bytes) -> bytes | None:
+        """What `bytecode.py` answers, JSON; None where it crashed, or took too long."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None and process.stdout is not None
+            # Damaged bytecode can keep it busy forever, too.
+            end = threading.Timer(_SECONDS, process.kill)
+            end.start()
             try:
                 process.stdin.write(_LENGTH.pack(len(bytecode)) + bytecode)
                 process.stdin.flush()
                 (length,) = _LENGTH.unpack(process.stdout.read(_LENGTH.size))
-                answer: dict[str, Any] = json.loads(process.stdout.read(length))
-                return answer
-            except (OSError, ValueError, struct.error):
+                return process.stdout.read(length)
+            except (OSError, struct.error):
                 self.close()
-                return {"error": "its reader crashed"}
+                return None
+            finally:
+                end.cancel()
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -47,13 +48,26 @@ def read_call(backend_config: str) -> Call:
 @lru_cache(maxsize=256)
 def read_kernel(bytecode: bytes) -> Kernel:
     """The kernel that bytecode holds; UnsupportedError without jaxlib, and where the bytecode cannot be read."""
-    answer = READER.answer(bytecode)
+    answer = _answer(bytecode)
     if "missing" in answer:
         raise UnsupportedError(f"reading its kernel needs jaxlib ({answer['missing']}): install hloexec[jax]")
-    if "module" not in answer:
-        complaint = " ".join(str(answer["error"]).split())
-        raise UnsupportedError(f"{_DAMAGED} ({complaint[:300]})")
-    return _kernel(answer["module"])
+    complaint = answer.get("error")
+    if complaint is None:
+        try:
+            return _kernel(answer["module"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            complaint = f"{type(error).__name__}: {error}"
+    raise UnsupportedError(f"{_DAMAGED} ({' '.join(str(complaint).split())[:300]})")
+
+
+def _answer(bytecode: bytes) -> dict[str, Any]:
+    """What the reader says, with attributes as those of `ir`; an error where it ended in the middle of it."""
+    text = READER.answer(bytecode)
+    try:
+        answer: dict[str, Any] = {} if text is None else json.loads(text, object_hook=_attribute)
+    except ValueError:
+        answer = {}
+    return answer or {"error": "its reader crashed, or took more than a minute"}
 
 
 def _kernel(module: Mapping[str, Any]) -> Kernel:
@@ -84,9 +98,9 @@ def _operation(fields: Mapping[str, Any]) -> Operation:
         operand_types=tuple(map(parse_type, fields["types"])),
         results=tuple(number for number, _ in fields["results"]),
         result_types=tuple(parse_type(text) for _, text in fields["results"]),
-        attributes={name: _attribute(value) for name, value in fields["attributes"].items()},
+        attributes={name: _fixed(value) for name, value in fields["attributes"].items()},
         regions=tuple(map(_region, fields["regions"])),
-        location=fields["location"],
+        source=fields["source"],
     )
 
 
@@ -101,15 +115,16 @@ def _region(blocks: list[Any]) -> Region:
     )
 
 
-def _attribute(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_attribute, value))
-    if not isinstance(value, dict):
-        return value
+def _fixed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _attribute(value: dict[str, Any]) -> Any:
+    """An object of JSON as the attribute that it stands for; one that stands for an operation or a block as it is."""
     if "float" in value:
         return float.fromhex(value["float"])
-    if "fields" in value:
-        return {name: _attribute(part) for name, part in value["fields"].items()}
     if "elements" in value:
-        return Elements(parse_type(value["type"]), tuple(map(_attribute, value["elements"])))
-    return Text(value["text"])
+        return Elements(parse_type(value["type"]), tuple(value["elements"]))
+    if "text" in value:
+        return Text(value["text"])
+    return value.get("fields", value)

@@ -14,7 +14,7 @@ from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.mosaic.bridging import as_array, as_value, hlo_kernel, with_sign
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Operation
-from hloexec.ops.library_calls.mosaic.operations import Kernel, Scope, operation
+from hloexec.ops.library_calls.mosaic.registry import Kernel, Scope, operation
 from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, reduce_known
 
 
@@ -42,9 +42,9 @@ def bind_transpose(operation: Operation, scope: Scope) -> Kernel:
     return lambda value: np.ascontiguousarray(value.transpose(permutation))
 
 
-def _positions(operation: Operation, indices: tuple[Any, ...]) -> tuple[int, ...]:
+def _positions(operation: Operation, operands: tuple[Any, ...]) -> tuple[int, ...]:
     """`static_position`, with operands where it says that a position is known when the kernel runs only."""
-    dynamic = iter(indices)
+    dynamic = iter(operands)
     return tuple(
         int(next(dynamic)) if position == DYNAMIC else position
         for position in operation.attributes.get("static_position", ())
@@ -56,8 +56,8 @@ def bind_extract(operation: Operation, scope: Scope) -> Kernel:
     """The element, or the vector of the minor dimensions, at a position of the major ones."""
     result = operation.result_type
 
-    def compute(value: Array, *indices: Any) -> Any:
-        return as_value(value[_positions(operation, indices)], result)
+    def compute(value: Array, *operands: Any) -> Any:
+        return as_value(value[_positions(operation, operands)], result)
 
     return compute
 
@@ -67,9 +67,9 @@ def bind_insert(operation: Operation, scope: Scope) -> Kernel:
     """The second operand with the first one, an element or a vector of minor dimensions, at a position."""
     source = operation.operand_types[0]
 
-    def compute(value: Any, target: Array, *indices: Any) -> Array:
+    def compute(value: Any, target: Array, *operands: Any) -> Array:
         result = target.copy()
-        result[_positions(operation, indices)] = as_array(value, source)
+        result[_positions(operation, operands)] = as_array(value, source)
         return result
 
     return compute

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 
 from hloexec.core.dtypes import ELEMENT_TYPES, ElementType
-from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import convert
-from hloexec.ops.library_calls.mosaic.bridging import hlo_kernel
+from hloexec.ops.library_calls.mosaic.bridging import bitcast_rows, bits_as
 from hloexec.ops.library_calls.mosaic.ir import Operation, Text, parse_type
-from hloexec.ops.library_calls.mosaic.operations import Kernel, Scope, operation
-from hloexec.ops.policies.policy import REFERENCE
+from hloexec.ops.library_calls.mosaic.registry import Kernel, Scope, operation
 
 
 @operation(
@@ -58,7 +56,7 @@ def bind_iota(operation: Operation, scope: Scope) -> Kernel:
     number = np.zeros(result.dimensions, np.int64)
     for dimension in operation.attributes["dimensions"]:
         size = result.dimensions[dimension]
-        place = np.arange(size).reshape([size if axis_number == dimension else 1 for axis_number in range(number.ndim)])
+        place = np.arange(size).reshape([size if axis == dimension else 1 for axis in range(number.ndim)])
         number = number * size + place
     iota = convert(number, result.element_type)
     return lambda: iota
@@ -88,13 +86,11 @@ def bind_dynamic_gather(operation: Operation, scope: Scope) -> Kernel:
     dimensions = operation.attributes.get("dimensions", (operation.attributes.get("dimension"),))
 
     def compute(value: Array, indices: Array) -> Array:
-        others = [axis_number for axis_number in range(value.ndim) if axis_number not in dimensions]
-        merged = value.transpose((*others, *dimensions)).reshape(
-            *(value.shape[axis_number] for axis_number in others), -1
-        )
+        others = [axis for axis in range(value.ndim) if axis not in dimensions]
+        merged = value.transpose((*others, *dimensions)).reshape(*(value.shape[axis] for axis in others), -1)
         places = np.indices(indices.shape, sparse=True)
         chosen = indices.astype(np.int64) % merged.shape[-1]
-        return np.asarray(merged[(*(places[axis_number] for axis_number in others), chosen)])
+        return np.asarray(merged[(*(places[axis] for axis in others), chosen)])
 
     return compute
 
@@ -111,37 +107,6 @@ def bind_bitcast(operation: Operation, scope: Scope) -> Kernel:
     """The bits as another element type; where its width differs, rows of the second minor dimension are packed."""
     target = operation.result_type.element_type
     return lambda value: bitcast_rows(value, target)
-
-
-def bitcast_rows(value: Array, target: ElementType) -> Array:
-    """The bits of packed rows as another element type: `[…, r, c]` becomes `[…, r * bits / target bits, c]`."""
-    source = ArrayShape(element_type_of_array(value), value.shape).element_type
-    if source.bits == target.bits:
-        return _bits_as(value, target)
-    *leading, rows, columns = value.shape
-    if source.bits < target.bits:
-        count = target.bits // source.bits
-        parts = value.reshape(*leading, rows // count, count, columns)
-        return _bits_as(np.ascontiguousarray(np.moveaxis(parts, -2, -1)), target)
-    parts = np.moveaxis(_bits_as(value, target), -1, -2)
-    return np.ascontiguousarray(parts).reshape(*leading, -1, columns)
-
-
-def element_type_of_array(value: Array) -> ElementType:
-    from hloexec.core.dtypes import element_type_of
-
-    return element_type_of(value.dtype)
-
-
-def _bits_as(value: Array, target: ElementType) -> Array:
-    """HLO's bitcast-convert: a last dimension holds the parts of an element where widths differ."""
-    source = element_type_of_array(value)
-    if source.bits == target.bits:
-        sizes = value.shape
-    else:
-        sizes = (*value.shape, source.bits // target.bits) if source.bits > target.bits else value.shape[:-1]
-    kernel = hlo_kernel("bitcast-convert", [ArrayShape(source, value.shape)], ArrayShape(target, sizes), REFERENCE)
-    return np.asarray(kernel(np.ascontiguousarray(value)))
 
 
 _INDEX_REDUCTIONS = {"arg_max": np.argmax, "arg_min": np.argmin}
@@ -197,7 +162,7 @@ def bind_pack_elementwise(operation: Operation, scope: Scope) -> Kernel:
     def compute(*values: Array) -> Array:
         packed = np.zeros(result.dimensions, word.storage)
         for place, value in enumerate(values):
-            bits = _bits_as(convert(value, target), ELEMENT_TYPES[f"u{target.bits}"]).astype(word.storage)
+            bits = bits_as(convert(value, target), ELEMENT_TYPES[f"u{target.bits}"]).astype(word.storage)
             packed |= bits << word.storage.type(place * target.bits)
         return packed.view(result.element_type.storage)
 
@@ -214,7 +179,7 @@ def bind_unpack_elementwise(operation: Operation, scope: Scope) -> Kernel:
     def compute(value: Array) -> Array:
         bits = (value.view(word) >> word.type(shift)) & word.type(mask)
         part = bits.astype(ELEMENT_TYPES[f"u{source.bits}"].storage)
-        return convert(_bits_as(part, source), result.element_type)
+        return convert(bits_as(part, source), result.element_type)
 
     return compute
 

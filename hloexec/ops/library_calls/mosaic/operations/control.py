@@ -13,7 +13,7 @@ import numpy as np
 from hloexec.ops.library_calls.mosaic.bridging import as_array
 from hloexec.ops.library_calls.mosaic.ir import Operation
 from hloexec.ops.library_calls.mosaic.machine import Machine
-from hloexec.ops.library_calls.mosaic.operations import Kernel, Refusal, Scope, add_operation, operation
+from hloexec.ops.library_calls.mosaic.registry import Kernel, Refusal, Scope, add_operation, operation
 
 TERMINATORS = frozenset({"scf.yield", "scf.condition", "func.return", "tpu.yield"})
 """What ends a region: its operands are what the region gives."""
@@ -76,10 +76,10 @@ def bind_region(operation: Operation, scope: Scope) -> Kernel:
     body = scope.block(operation.regions[0])
 
     def compute(machine: Machine) -> tuple[Any, ...]:
-        count_before = len(machine.semaphores)
+        count = len(machine.semaphores)
         values = body(machine)
         machine.operation = operation
-        check_semaphores(machine, count_before)
+        check_semaphores(machine, count)
         return values
 
     return compute

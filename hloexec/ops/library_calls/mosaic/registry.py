@@ -81,5 +81,5 @@ def add_operation(
 def operations() -> Mapping[str, Entry]:
     """All entries by name."""
     for family in _FAMILIES:
-        import_module(f"hloexec.ops.library_calls.mosaic.dialects.{family}")
+        import_module(f"hloexec.ops.library_calls.mosaic.operations.{family}")
     return _ENTRIES

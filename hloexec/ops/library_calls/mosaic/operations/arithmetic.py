@@ -24,7 +24,7 @@ from hloexec.ops.library_calls.mosaic.bridging import (
     with_sign,
 )
 from hloexec.ops.library_calls.mosaic.ir import Elements, MlirType, Operation
-from hloexec.ops.library_calls.mosaic.operations import Bind, Kernel, Scope, add_operation, operation
+from hloexec.ops.library_calls.mosaic.registry import Bind, Kernel, Scope, add_operation, operation
 
 _OPCODES = {
     "arith.addf": "add",
@@ -172,7 +172,10 @@ _UNORDERED = {8: (4, 2), 9: (5,), 10: (4,), 11: (3,), 12: (2,)}
 
 @operation("arith.cmpf")
 def bind_compare_floats(operation: Operation, scope: Scope) -> Kernel:
-    """Whether the relation `predicate` holds of two floats: oeq to ole are false of NaN, ueq to une are true of it."""
+    """Whether the relation `predicate` holds of two floats: oeq to ole are false of NaN, ueq to une are true of it.
+
+    Pallas writes one for `!=`, so that `x != x`, and `jnp.isnan`, are false in a kernel, as its text has it.
+    """
     predicate = operation.attributes["predicate"]
     if predicate in _ORDERED:
         return _comparison(operation, scope, _ORDERED[predicate])
@@ -270,11 +273,11 @@ def bind_float_to_integer(operation: Operation, scope: Scope) -> Kernel:
     return lambda value: convert(nearest(value))
 
 
-def _require_rounding(operation: Operation, default: str, *modes: str) -> str:
+def _require_rounding(operation: Operation, default: str, *known: str) -> str:
     mode = operation.word("rounding_mode" if operation.name.startswith("tpu") else "roundingmode", default)
     names = {"0": "towards_zero", "1": "to_nearest_even"}
     mode = names.get(mode, mode)
-    if mode not in modes:
+    if mode not in known:
         raise UnsupportedError(f"its kernel rounds {mode} in {operation.place}")
     return mode
 

@@ -17,7 +17,7 @@ from hloexec.ops.library_calls.mosaic.bridging import as_array, as_value, hlo_ke
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, MlirType, Operation
 from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.memory import Ref, allocate
-from hloexec.ops.library_calls.mosaic.operations import Kernel, Scope, operation
+from hloexec.ops.library_calls.mosaic.registry import Kernel, Scope, operation
 
 
 @operation("memref.load", is_machine=True)
@@ -114,14 +114,14 @@ def bind_slice(operation: Operation, scope: Scope) -> Kernel:
 
     def compute(machine: Machine, ref: Ref, *others: int) -> Ref:
         dynamic = iter(others[rank:])
-        counts = [int(next(dynamic)) if size == DYNAMIC else size for size in sizes]
-        for start, size, extent in zip(others[:rank], counts, ref.array.shape, strict=True):
+        lengths = [int(next(dynamic)) if size == DYNAMIC else size for size in sizes]
+        for start, size, extent in zip(others[:rank], lengths, ref.array.shape, strict=True):
             if not 0 <= start <= start + size <= extent:
                 raise machine.fault(
-                    f"takes {counts} elements at {list(others[:rank])}, which do not all lie within the "
+                    f"takes {lengths} elements at {list(others[:rank])}, which do not all lie within the "
                     f"{list(ref.array.shape)} of {ref.name}"
                 )
-        return ref.view(tuple(slice(start, start + size) for start, size in zip(others[:rank], counts, strict=True)))
+        return ref.view(tuple(slice(start, start + size) for start, size in zip(others[:rank], lengths, strict=True)))
 
     return compute
 
@@ -175,8 +175,8 @@ def bind_allocation(operation: Operation, scope: Scope) -> Kernel:
 def allocated(machine: Machine, value_type: MlirType, sizes: tuple[int, ...], name: str) -> Ref:
     """A buffer of a type, whose open sizes are given, in order."""
     dynamic = iter(sizes)
-    counts = [int(next(dynamic)) if size == DYNAMIC else size for size in value_type.dimensions]
-    ref = allocate(value_type, counts, name)
+    lengths = [int(next(dynamic)) if size == DYNAMIC else size for size in value_type.dimensions]
+    ref = allocate(value_type, lengths, name)
     if value_type.is_semaphore:
         machine.semaphores.append(ref)
     return ref

@@ -11,22 +11,25 @@ from typing import Any
 from hloexec.ops.library_calls.mosaic.ir import Operation
 from hloexec.ops.library_calls.mosaic.machine import Machine, Transfer
 from hloexec.ops.library_calls.mosaic.memory import Ref, allocate
-from hloexec.ops.library_calls.mosaic.operations import Kernel, Scope, operation
+from hloexec.ops.library_calls.mosaic.registry import Kernel, Scope, operation
 
+_OPERANDS = ("source", "source_semaphore", "target", "target_semaphore", "device_id", "core_id", "subcore_id")
 _REMOTE = "it sends to another device or core, which hloexec does not run in kernels"
 
 
 def _groups(operation: Operation) -> dict[str, tuple[int, ...]]:
-    """The operands of a transfer by what they are."""
-    names = ("source", "source_semaphore", "target", "target_semaphore", "device_id", "core_id", "subcore_id")
-    return dict(zip(names, operation.segments(), strict=False))
+    """The places of a transfer's operands by what they are; kernels of 2024 have three of a copy, and two of a wait."""
+    if "operandSegmentSizes" in operation.attributes:
+        return dict(zip(_OPERANDS, operation.segments(), strict=False))
+    names = ("source", "target", "target_semaphore") if len(operation.operands) == 3 else ("target_semaphore", "target")
+    return {name: (place,) for place, name in enumerate(names)}
 
 
 def _refuse_remote_copy(operation: Operation) -> str | None:
     groups = _groups(operation)
     if any(groups.get(name) for name in ("device_id", "core_id", "subcore_id", "source_semaphore")):
         return _REMOTE
-    return None if groups["target_semaphore"] else "it has no semaphore"
+    return None if groups.get("target_semaphore") else "it has no semaphore"
 
 
 @operation("tpu.enqueue_dma", is_machine=True, refuses=_refuse_remote_copy)
@@ -79,12 +82,14 @@ def bind_wait(operation: Operation, scope: Scope) -> Kernel:
     return compute
 
 
-@operation("tpu.wait_dma", is_machine=True, refuses=_refuse_remote_wait)
-def bind_wait_by_transfer(operation: Operation, scope: Scope) -> Kernel:
-    """The same, with the operands in the order of the transfer: source, target, semaphore."""
+@operation("tpu.wait_dma", is_machine=True, refuses=_refuse_remote_copy)
+def bind_wait_by_role(operation: Operation, scope: Scope) -> Kernel:
+    """Wait until the semaphore of the target has the bytes of the target, and take these from it."""
+    groups = _groups(operation)
+    (target,), (semaphore,) = groups["target"], groups["target_semaphore"]
 
-    def compute(machine: Machine, source: Ref, target: Ref, semaphore: Ref) -> None:
-        wait_for(machine, semaphore, transfer_bytes(target), "bytes of transfers")
+    def compute(machine: Machine, *operands: Any) -> None:
+        wait_for(machine, operands[semaphore], transfer_bytes(operands[target]), "bytes of transfers")
 
     return compute
 
