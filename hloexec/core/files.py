@@ -197,6 +197,14 @@ def whole_folder(path: FilePath, *, replace: bool = False) -> Iterator[Path]:
         raise InputError(f"cannot write {os.fspath(path)!r}: {reason}") from error
 
 
+def link_or_copy(source: FilePath, target: FilePath) -> None:
+    """Another name for a file, or a copy of it where the disk cannot give it one; OSError where neither can be."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def _move_up(folder: Path) -> None:
     """Move what is in a folder to the one that it is in, which has nothing else."""
     if any(other != folder for other in folder.parent.iterdir()):

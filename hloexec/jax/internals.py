@@ -6,13 +6,13 @@ find what it looks for; everything else stands on the public API.
 
 from __future__ import annotations
 
-import inspect
-import sys
+import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 from hloexec.errors import UnsupportedError
 
@@ -29,10 +29,6 @@ PARTITIONED = "CustomSPMDPartitioning"
 """What calls a function with a partitioning of its own, on several devices."""
 
 _OPTIONS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
-
-_ASKED = ("_python_pjit_helper", "_trace_for_jit", "_infer_params")
-"""What Python is asked first for the result of a jitted function, in one version of JAX or another."""
-_NO_JAXPR = SimpleNamespace(effects=(), consts=())
 
 
 def jax_version() -> str:
@@ -165,94 +161,103 @@ def weakly_typed(array: Any) -> Any:
     return _convert_element_type(array, weak_type=True)
 
 
+Run: TypeAlias = Callable[..., Any]
+"""Runs a function: it takes the function and its arguments."""
+Watch: TypeAlias = Callable[[Run, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Takes what runs a function that is called, the function, and the arguments; returns what the call is to return."""
+
+_watch: ContextVar[Watch | None] = ContextVar("_watch", default=None)
+_lock = threading.Lock()
+_SEEN = object()
+_TAKES_CALLS_DIRECTLY = 1 << 11
+"""CPython's flag Py_TPFLAGS_HAVE_VECTORCALL: calls of an object go past `__call__` of its type."""
+_FLAGS_AT = 21 * ctypes.sizeof(ctypes.c_void_p)
+"""Where `tp_flags` is in CPython's PyTypeObject."""
+
+
 @contextmanager
-def calls_seen(call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Iterator[None]:
-    """Within it, calls of jitted functions are what `call(function, arguments, keywords)` returns, but for those of
-    JAX's own and those that are made while one is.
+def calls_seen(watch: Watch) -> Iterator[None]:
+    """Have `watch` see each call of a jitted function within, and make it: calls of this thread and of tasks that it
+    begins, but not those that such a call makes, those of functions that are JAX's own, or those within another
+    `calls_seen`.
 
-    C++ calls what is compiled for a jitted function as soon as Python has told what that is. Here it is not told, and
-    asks Python each time; `call` is given the same function once more, with a memory of its own for what is compiled.
+    JAX runs what it has compiled before from C++, where nothing of Python's is asked; so this replaces `__call__` of
+    the type of its jitted functions, as long as anything is watched. UnsupportedError where that has no effect.
     """
+    calls = _Calls.of_jax()
+    with _lock:
+        calls.replace()
+    token = _watch.set(watch)
     try:
-        from jax._src import pjit
-
-        seen = _Calls(pjit, call)
-    except (ImportError, AttributeError, StopIteration) as error:
-        raise missing("calls of jitted functions", error) from error
-    try:
-        for name, function in seen.replacements.items():
-            setattr(pjit, name, function)
-        seen.forget()
         yield
     finally:
-        for name, function in seen.originals.items():
-            setattr(pjit, name, function)
-        seen.forget()
+        _watch.reset(token)
+        with _lock:
+            calls.restore()
 
 
 class _Calls:
-    """What takes the place of functions of `jax._src.pjit` while calls are seen."""
+    """`__call__` of the type of JAX's jitted functions: what it is, and how many want it replaced."""
 
-    def __init__(self, pjit: Any, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self) -> None:
         import jax
 
-        self._pjit, self._call = pjit, call
-        self._state = threading.local()
-        self._functions: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        self._caches = (pjit._cpp_pjit_cache_fun_only, pjit._cpp_pjit_cache_explicit_attributes)
-        self._cache = getattr(pjit, "make_jit_cpp_cache", type(self._caches[0]))(capacity=8192)
-        names = inspect.unwrap(jax.jit(len)._cache_miss).__code__.co_names
-        self._asked = next(name for name in _ASKED if name in names)
-        self.replacements = {self._asked: self._answer, "_get_fastpath_data": self._fast_path}
-        if "_run_python_pjit" in names:
-            self.replacements["_run_python_pjit"] = self._run
-        self.originals = {name: getattr(pjit, name) for name in (*self.replacements, "_get_cpp_global_cache")}
-
-    def forget(self) -> None:
-        """Have C++ ask again."""
-        for cache in self._caches:
-            cache.clear()
-
-    def _answer(self, function: Any, info: Any, *arguments: Any, **keywords: Any) -> Any:
-        """The first that Python is asked: in some versions for the result, in others for what `_run` is given."""
-        if getattr(self._state, "is_busy", False) or not _is_call_of(function, sys._getframe(1)):
-            return self.originals[self._asked](function, info, *arguments, **keywords)
-        if self._asked == "_python_pjit_helper":
-            return self._result(function, info, arguments, keywords)
-        return self._result(function, info, *arguments), None
-
-    def _result(self, function: Any, info: Any, arguments: Any, keywords: Any) -> _Answer:
-        self._state.is_busy = True
+        self._probe = jax.jit(lambda: None)
+        self._type = type(self._probe)
         try:
-            result = self._call(self._once_more(function, info), arguments, keywords)
-        finally:
-            self._state.is_busy = False
-        return _Answer((result, None, None, None, _NO_JAXPR, None, None, None))
+            self._original = self._type.__dict__["__call__"]
+            self._flags = ctypes.c_ulong.from_address(id(self._type) + _FLAGS_AT)
+            if self._flags.value != self._type.__flags__:
+                raise TypeError("flags of types are elsewhere")
+        except (KeyError, TypeError) as error:
+            raise missing("calls of jitted functions", error) from error
+        self._was_direct = self._flags.value & _TAKES_CALLS_DIRECTLY
+        self._users = 0
 
-    def _run(self, parameters: Any, *others: Any) -> Any:
-        return (
-            parameters if isinstance(parameters, _Answer) else self.originals["_run_python_pjit"](parameters, *others)
-        )
+    @staticmethod
+    @functools.cache
+    def of_jax() -> _Calls:
+        """The only one."""
+        return _Calls()
 
-    def _fast_path(self, executable: Any, tree: Any, *others: Any) -> Any:
-        return None if tree is None else self.originals["_get_fastpath_data"](executable, tree, *others)
+    def replace(self) -> None:
+        """Let watches see calls; UnsupportedError where they do not."""
+        self._users += 1
+        if self._users > 1:
+            return
+        original, probe = self._original, self._probe
 
-    def _once_more(self, function: Any, info: Any) -> Any:
-        entry = self._functions.get((id(function), id(info)))
-        if entry is None:
-            self._pjit._get_cpp_global_cache = lambda *_: self._cache
+        def call(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+            if function is probe:
+                return _SEEN
+            watch = _watch.get()
+            if watch is None or _is_of_jax(function):
+                return original(function, *arguments, **keywords)
+            token = _watch.set(None)
             try:
-                entry = (self._pjit._cpp_pjit(function, info), function, info)
+                return watch(original, function, arguments, keywords)
             finally:
-                self._pjit._get_cpp_global_cache = self.originals["_get_cpp_global_cache"]
-            self._functions[id(function), id(info)] = entry
-        return entry[0]
+                _watch.reset(token)
+
+        try:
+            self._type.__call__ = call
+            # From Python 3.12 on, the line above has cleared the flag.
+            self._flags.value &= ~_TAKES_CALLS_DIRECTLY
+            if probe() is not _SEEN:
+                raise TypeError("they do not reach __call__")
+        except TypeError as error:
+            self.restore()
+            raise missing("calls of jitted functions", error) from error
+
+    def restore(self) -> None:
+        """Where nobody else wants to see calls, all is as it was."""
+        self._users -= 1
+        if not self._users:
+            self._type.__call__ = self._original
+            self._flags.value |= self._was_direct
 
 
-class _Answer(tuple[Any, ...]):
-    """What a call of a jitted function has come to, as C++ is told it."""
-
-
-def _is_call_of(function: Any, caller: Any) -> bool:
-    """Whether a program calls its own function, and no other part of JAX looks at one."""
-    return caller.f_code.co_name == "cache_miss" and not str(getattr(function, "__module__", "")).startswith("jax.")
+def _is_of_jax(function: Any) -> bool:
+    """Whether JAX has made a jitted function for its own use: an operation such as jnp.sin, or what runs the inside of
+    another function, which wraps none."""
+    return not hasattr(function, "__wrapped__") or str(function.__module__).startswith("jax.")

@@ -163,7 +163,7 @@ class Lowering:
         shardings = tuple(getattr(leaf, "sharding", None) for leaf in self.leaves(arguments, keywords))
         key = (traced.jaxpr, shardings)
         if key not in self._programs:
-            self._programs[key] = _lower(traced)
+            self._programs[key] = lower(traced)
         return self._programs[key]
 
 
@@ -190,7 +190,8 @@ def _as_set(option: Any) -> set[Any]:
     return set() if option is None else {option} if isinstance(option, (int, str)) else set(option)
 
 
-def _lower(traced: Any) -> Program:
+def lower(traced: Any) -> Program:
+    """The program of a function that JAX has traced."""
     import jax
 
     lowered = traced.lower()

@@ -16,13 +16,12 @@ from hloexec.core.values import Array, Inputs, Value, join_values
 from hloexec.engine.exec.running import RunOptions, resolve_options, run_with
 from hloexec.engine.options import Options
 from hloexec.errors import HloError, InputError
-from hloexec.language import literals
 from hloexec.language.literals.files import holds_values
 from hloexec.language.loading import load, load_with_values
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.tools.counterparts.answers import Answer, Outcome
 from hloexec.tools.golden.checking import known_choices
-from hloexec.tools.golden.recording import EXPECTED, SUFFIX, Golden, read_golden
+from hloexec.tools.golden.recording import SUFFIX, Golden, read_expected, read_golden
 from hloexec.tools.results import read_result, result_shapes
 
 
@@ -131,7 +130,8 @@ def counterpart_of_file(path: str, file: str, *, is_result: bool) -> OtherModule
     Raises what reading it raises, as far as that needs no module to compare it with.
     """
     if path.rstrip(f"/{os.sep}").endswith(SUFFIX):
-        golden, recorded = read_golden(path), literals.load(os.path.join(path, EXPECTED))
+        golden = read_golden(path)
+        recorded = read_expected(golden)
         return Recorded(path, lambda _: recorded, golden)
     if holds_values(path):
         return Recorded(path, lambda module: read_result(path, result_shapes(module)))

@@ -30,11 +30,11 @@ from hloexec.errors import HloError, InputError, os_errors_named
 from hloexec.language import literals
 from hloexec.language.loading import load
 from hloexec.tools.golden.recording import (
-    EXPECTED,
     INPUTS,
     MODULE,
     OURS,
     Golden,
+    read_expected,
     read_golden,
     read_spreads,
     run_golden,
@@ -205,7 +205,7 @@ def _files(path: Path, other: Module | None) -> _Files:
     module = recorded if other is None else other
     inputs = _inputs(golden, module, recorded)
     spreads = read_spreads(path, recorded, golden.devices)
-    return _Files(golden, recorded, module, inputs, literals.load(path / EXPECTED), spreads)
+    return _Files(golden, recorded, module, inputs, read_expected(golden), spreads)
 
 
 def _files_of_one(path: Path, other: Module | None) -> _Files:

@@ -5,7 +5,8 @@ The folder of a golden: `NAME.golden`, with four self-contained plain files.
 - `module.hlo`: the text of the module.
 - `inputs.npz`: the values of its parameters, keyed as `hloexec run --inputs` reads them; if devices have different
   inputs, one tuple per device.
-- `expected.npz`: the result, keyed as `hloexec run --save` writes it; one per device if there are several.
+- `expected.npz`: the result, keyed as `hloexec run --save` writes it; one per device if there are several, or one that
+  all of them give.
 - `golden.json`: how to run the module (numerics policy, devices, elided constants), how to compare results (tolerances,
   if given), where inputs and result come from, the SHA-256 of `module.hlo`, and the versions that recorded it.
 
@@ -87,6 +88,8 @@ class Golden(Described):
     """How many partitions there are."""
     inputs_per_device: int = 1
     """1, or as many as there are devices."""
+    results_per_device: int = attrs.field(default=attrs.Factory(lambda golden: golden.devices, takes_self=True))
+    """1 where all devices give the same result, or as many as there are devices."""
     inputs_source: str = ""
     """`random, seed 0`, or the file they were read from."""
     expected_source: str = OURS
@@ -214,6 +217,8 @@ def _golden(folder: Path, record: object) -> Golden:
         )
     values: dict[str, Any] = {}
     for field in attrs.fields(Golden)[1:]:
+        if field.name == "results_per_device" and field.name not in record:
+            continue  # Older versions had one for each device.
         if field.name not in record:
             raise InputError(f"{folder.name}: {RECORD} does not say {field.name}; record it again")
         value = record[field.name]
@@ -230,7 +235,7 @@ def _golden(folder: Path, record: object) -> Golden:
 def _is_of(name: str, value: object) -> bool:
     """Whether a value of `golden.json` is of the kind that its field has."""
     match name:
-        case "replicas" | "partitions" | "inputs_per_device":
+        case "replicas" | "partitions" | "inputs_per_device" | "results_per_device":
             return isinstance(value, int) and not isinstance(value, bool) and value >= 1
         case "atol" | "rtol" | "ulp":
             return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0)
@@ -532,6 +537,12 @@ def new_golden(
         literals.save(folder / EXPECTED, expected)
         (folder / RECORD).write_text(golden.text(), encoding="utf-8")
         yield folder
+
+
+def read_expected(golden: Golden) -> Value:
+    """The result of a golden: a tuple of the devices' where there are several. InputError where it is damaged."""
+    expected = literals.load(golden.folder / EXPECTED)
+    return (expected,) * golden.devices if golden.results_per_device < golden.devices else expected
 
 
 def write_expected(golden: Golden, expected: Value) -> None:
