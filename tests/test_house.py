@@ -73,7 +73,6 @@ NO_TREES = {
     "language/interop/shape_protos.py": "literal_of",  # reads
     "language/text/literals.py": "of_shape",  # reads
     "language/text/operands.py": "with_operand_layout",  # of a tuple, the first element
-    "ops/library_calls/mosaic/reading.py": "_attribute",  # of JSON
     "tools/executing/codec.py": "decoded_inputs decoded coded",  # go by annotations, or by the kind of a container
     "tools/extraction/running.py": "_open_tuples",  # goes from instruction to users
 }
@@ -173,7 +172,7 @@ NO_OPCODES = {
     "engine/inputs/distributions.py": "iota",
     "engine/plan/lowering/flow.py": "conditional",
     "engine/sharding.py": "tuple",
-    "jax/capturing.py": "call",
+    "jax/captures.py": "call",
     "jax/checking.py": "call",
     "language/literals/npz.py": "tuple",
     "language/text/attributes/values.py": "pad",

@@ -378,10 +378,10 @@ def _facts(module: Module, compiled: Any) -> dict[str, Any]:
 def _bytes_in(folder: Path) -> int:
     """What the files in a folder take, each once whatever names it has."""
     sizes = {}
-    for path in folder.rglob("*"):
-        # Another process may rename or remove it meanwhile.
-        with suppress(OSError):
-            if path.is_file():
-                status = path.stat()
+    for place, _, names in os.walk(folder):
+        for name in names:
+            # Another process may rename or remove it meanwhile.
+            with suppress(OSError):
+                status = os.stat(os.path.join(place, name))
                 sizes[status.st_dev, status.st_ino] = status.st_size
     return sum(sizes.values())

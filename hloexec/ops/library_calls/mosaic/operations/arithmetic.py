@@ -273,11 +273,11 @@ def bind_float_to_integer(operation: Operation, scope: Scope) -> Kernel:
     return lambda value: convert(nearest(value))
 
 
-def _require_rounding(operation: Operation, default: str, *known: str) -> str:
+def _require_rounding(operation: Operation, default: str, *modes: str) -> str:
     mode = operation.word("rounding_mode" if operation.name.startswith("tpu") else "roundingmode", default)
     names = {"0": "towards_zero", "1": "to_nearest_even"}
     mode = names.get(mode, mode)
-    if mode not in known:
+    if mode not in modes:
         raise UnsupportedError(f"its kernel rounds {mode} in {operation.place}")
     return mode
 
