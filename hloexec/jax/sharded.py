@@ -82,7 +82,7 @@ def lower_sharded(
         one = Lowering(reference, {}).program(whole, named).module
     elif _has_manual_regions(program.module):
         one = _on_one_device(step, mesh, arguments, keywords)
-    return ShardedModules(one, before, after), inputs
+    return ShardedModules(one, before, after, program.module), inputs
 
 
 def _require(step: object, mesh: Any, reference: object) -> None:

@@ -381,8 +381,9 @@ def judged(
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
     found = searched
     if len(run.graph.outputs) > 1:
-        from hloexec.tools.diffing.partitioned.collectives import with_exchanges
+        from hloexec.tools.diffing.partitioned.collectives import with_exchanges, without_other_parts
 
+        searched = searched if tiles is None or len(searched.findings) < 2 else without_other_parts(searched, tiles)
         found = with_exchanges(searched, run.replay, blame.different, partial(_is_rounded, pair, run, runner))
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"

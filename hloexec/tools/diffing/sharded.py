@@ -17,12 +17,14 @@ from hloexec.core import ir
 from hloexec.core.ir import Computation, Instruction, Module, TupleSharding
 from hloexec.core.ir.editing import map_instructions, replace_computation
 from hloexec.core.structs import UNTOLD, frozen, told
-from hloexec.core.values import Described, Inputs
+from hloexec.core.values import Described, Value
 from hloexec.engine.sharding import parameter_sharding, result_shardings
+from hloexec.language.origins import hlo_line, source_lines
 from hloexec.ops.control.flow import make_constant, make_conversion, make_tuple
 from hloexec.ops.registry import Role, exchanges, role_of
 from hloexec.tools.diffing import Diff, diff
 from hloexec.tools.diffing.findings import Verdict
+from hloexec.tools.diffing.partitioned.scales import Scale, scaled_by_devices, wrong_scale
 
 Cause: TypeAlias = Literal["program", "partitioner"]
 
@@ -37,6 +39,8 @@ class ShardedModules:
     """For the mesh, before XLA's partitioner."""
     after: Module
     """For the mesh, behind it."""
+    many: Module | None = None
+    """For the mesh, as `one` was made for one device; None where that is None."""
 
 
 @frozen(eq=False)
@@ -79,19 +83,31 @@ class ShardedDiff(Described):
         return f"{self.verdict}, and {whose}{where}{reason}\n  {self.hlo}"
 
 
-def compare_on_devices(modules: ShardedModules, inputs: Inputs, **options: Any) -> ShardedDiff:
+def compare_on_devices(modules: ShardedModules, inputs: Sequence[Value], **options: Any) -> ShardedDiff:
     """Compare what many devices compute with what one does, on whole arrays; `options` are those of `diff`.
 
     Raises InputError where an array is not divided evenly among the devices, and whatever `diff` raises.
     """
-    one = modules.before if modules.one is None else on_one_device(modules.one, modules.before)
-    comparison = diff(one, modules.after, inputs, **options)
-    cause: Cause = "program"
+
+    def compared(one: Module) -> Diff:
+        return diff(one, modules.after, inputs, **options)
+
+    if modules.one is None:
+        return _judged(compared(modules.before), "partitioner")
+    comparison = compared(on_one_device(modules.one, modules.before))
     if comparison.verdict == "differ":
-        partitioning = comparison if modules.one is None else diff(modules.before, modules.after, inputs, **options)
+        partitioning = compared(modules.before)
         if partitioning.verdict == "differ":
-            comparison, cause = partitioning, "partitioner"
-    return _judged(comparison, cause)
+            return _judged(partitioning, "partitioner")
+    scaled = scaled_by_devices(modules.one, modules.many) if comparison.verdict == "differ" and modules.many else None
+    if scaled is None:
+        return _judged(comparison, "program")
+    # Constants that depend on the number of devices are no fault of their own.
+    among_shards = compared(on_one_device(scaled.module, modules.before))
+    if among_shards.verdict == "differ":
+        return _judged(among_shards, "program")
+    scale = wrong_scale(scaled, inputs, modules.before.num_partitions)
+    return _judged(comparison, "program") if scale is None else _judged_by_scale(comparison, scale)
 
 
 def _judged(comparison: Diff, cause: Cause) -> ShardedDiff:
@@ -102,6 +118,12 @@ def _judged(comparison: Diff, cause: Cause) -> ShardedDiff:
     return ShardedDiff(
         comparison.verdict, cause, run.line(module), run.source(module), reason, first.is_certain, comparison
     )
+
+
+def _judged_by_scale(comparison: Diff, scale: Scale) -> ShardedDiff:
+    source = tuple(map(str, source_lines(scale.module, scale.instruction)))
+    line = hlo_line(scale.instruction)
+    return ShardedDiff(comparison.verdict, "program", line, source, scale.reason, False, comparison)
 
 
 def on_one_device(one: Module, before: Module) -> Module:

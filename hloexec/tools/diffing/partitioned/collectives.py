@@ -24,6 +24,7 @@ from hloexec.core.ir.editing import (
 )
 from hloexec.core.values import Array
 from hloexec.core.wording import listing
+from hloexec.language.origins import source_text
 from hloexec.language.text.parser import parse
 from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import computation_names
@@ -36,7 +37,9 @@ from hloexec.tools.diffing.localization.blaming import Blamed
 from hloexec.tools.diffing.localization.edits import moved_otherwise
 from hloexec.tools.diffing.localization.relations import NodePair, transparent_chain
 from hloexec.tools.diffing.matching import comes_near, is_near
+from hloexec.tools.diffing.partitioned.constants import integers_right_by_one
 from hloexec.tools.diffing.partitioned.pairing import contents_of
+from hloexec.tools.diffing.partitioned.tiles import Tiles
 from hloexec.tools.diffing.replaying.replay import Replay, State
 from hloexec.tools.diffing.replaying.rerun import Rerun
 
@@ -166,8 +169,34 @@ def with_exchanges(
         added
         or _exchanging(search, blamed, replay, is_right)
         or _exchanging_once_more(search, blamed, replay, is_right)
+        or _counting_otherwise(search, ours, is_right)
+        or _giving_elements(search, blamed, replay)
         or search
     )
+
+
+def without_other_parts(search: Search, tiles: Tiles) -> Search:
+    """The search without first findings that are not certain, and whose value is a part of what it should be a part of,
+    though another one: what takes one for the other is to blame, and comes later."""
+    blamed, findings = [*search.blamed], [*search.findings]
+    while len(findings) > 1 and not blamed[0].is_certain and _is_other_part(blamed[0], search.state, tiles):
+        del blamed[0], findings[0]
+    return attrs.evolve(search, blamed=blamed, findings=tuple(findings), first=next(iter(blamed), None))
+
+
+def _is_other_part(blamed: Blamed, state: State, tiles: Tiles) -> bool:
+    """Whether a value, and something that it is computed from, are other parts than they should be."""
+
+    def is_other(node: Node, counterpart: Node) -> bool:
+        match = state.matches[node.number]
+        if match is None or not match.is_exact:
+            return False
+        (whole, key), (other, other_key) = tiles.whole_of(match.node), tiles.whole_of(counterpart)
+        return whole.number == other.number and key != other_key
+
+    if blamed.counterpart is None or not is_other(blamed.node, blamed.counterpart):
+        return False
+    return any(map(is_other, blamed.node.instance.inputs, blamed.counterpart.instance.inputs))
 
 
 def _with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Module | None:
@@ -194,10 +223,10 @@ def _adding_results(
 
 
 def _add_up(wrong: Sequence[NodePair], ours: Graph, groups: Sequence[Sequence[int]]) -> bool:
-    """Whether values that differ are parts of sums that are what they should be."""
+    """Whether values that differ are parts of sums that are what they should be, if only one is not zero."""
     for pair in wrong:
         parts, group = _on_devices(pair.ours, ours), _own(pair.ours, groups)
-        if not _are_parts(parts, group) or not is_near(_total(parts, group), pair.theirs.value):
+        if not is_near(_total(parts, group), pair.theirs.value):
             return False
     return True
 
@@ -207,9 +236,7 @@ def _exchanging_once_more(
 ) -> Search | None:
     """The search with what gives a value before the first finding as its only one, if all results are right once
     devices exchange that; with what else they may exchange. That it is to blame is then not certain."""
-    pair = blamed.compared
-    if pair is None and blamed.counterpart is not None:
-        pair = NodePair(blamed.node, blamed.counterpart)
+    pair = _compared(blamed)
     if pair is None:
         return None
     right: dict[int, tuple[Node, str]] = {}
@@ -243,6 +270,51 @@ def _moved(node: Node) -> list[Node]:
     for current in nodes:
         nodes += [entry for entry in current.instance.inputs if _moves(current) and entry not in nodes]
     return nodes
+
+
+def _counting_otherwise(search: Search, ours: Graph, is_right: Callable[[Module], bool]) -> Search | None:
+    """The search with what uses an integer as its only finding, if it is the only one that puts all results right if it
+    is one more or one less, as where devices count to find which of them has what."""
+    right = integers_right_by_one(ours.module, is_right)
+    runs = ours.runs[right[0][0][:2]] if len(right) == 1 else ()
+    if not runs:
+        return None
+    return _blaming(search, runs[0].results[0], f"the results are right if it uses {right[0][1]}", is_certain=False)
+
+
+def _giving_elements(search: Search, blamed: Blamed, replay: Replay) -> Search | None:
+    """The search with what gives those elements of the first finding that differ, and none of the others, as its only
+    one, where only movement is between them."""
+    pair = _compared(blamed)
+    if pair is None or not _moves(pair.ours) or pair.ours.shape != pair.theirs.shape:
+        return None
+    value, state = pair.ours.value, search.state
+    differ = wide(value) != wide(pair.theirs.value)
+    if differ.all():
+        return None
+    rerun, source = Rerun(replay, state, pair.ours), None
+    for node in {node.instance.static: node for node in _moved(pair.ours)[1:] if not node.instance.is_source}.values():
+        peers = _peers(node, replay.graph)
+        now = rerun.value({peer.number: _others(state.values[peer.number]) for peer in peers})
+        if now is not None and np.array_equal(wide(now) != wide(value), differ):
+            source = node
+    return (
+        None if source is None else _blaming(search, source, "all elements that differ come from it", is_certain=False)
+    )
+
+
+def _others(array: Array) -> Array:
+    """Other numbers than those of an array, of its type."""
+    if array.dtype == np.bool_ or element_type_of(array.dtype).is_integral:
+        return np.asarray(~array)
+    return np.asarray(-array - array.dtype.type(1)).astype(array.dtype)
+
+
+def _compared(blamed: Blamed) -> NodePair | None:
+    """What was compared with what it should be to find a fault."""
+    if blamed.compared is None and blamed.counterpart is not None:
+        return NodePair(blamed.node, blamed.counterpart)
+    return blamed.compared
 
 
 def _moves(node: Node) -> bool:
@@ -311,8 +383,14 @@ def _exchanging(search: Search, blamed: Blamed, replay: Replay, is_right: Callab
     it is to blame is then not certain."""
     right: dict[tuple[str, str], tuple[Node, str]] = {}
     idle: dict[int, Node] = {}
-    suspects = _suspects(blamed.node, search.state, replay.graph)
-    ways = [_other_exchanges(node, replay.graph.module) for node in suspects if exchanges(node.instance.instruction)]
+    module = replay.graph.module
+    suspects = [*_suspects(blamed.node, search.state, replay.graph), *_all_behind(blamed.node)]
+    # What one line of a program says is written once for each step of a loop that is unrolled.
+    alike: dict[tuple[tuple[str, str], ...], Node] = {}
+    for node in suspects:
+        if exchanges(node.instance.instruction):
+            alike.setdefault(_twins(module, _home(module, node)), node)
+    ways = [_other_exchanges(node, module) for node in islice(alike.values(), LIMITS.steps_to_sums)]
     # Each collective has its turn, the nearest first.
     others = filter(None, chain.from_iterable(zip_longest(*ways)))
     for node, text, edited in islice(others, LIMITS.other_exchanges):
@@ -347,10 +425,44 @@ def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Mo
         yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
     for text, changed in _past_steps(computation, own):
         yield node, text, replace_computation(module, changed)
+    twins = _twins(module, (computation, own))
     for edit in moved_otherwise(module, computation, own.name):
         edited = edit.module.by_name[computation.name].by_name[own.name]
         if _routes(edited) != _routes(own):
-            yield node, edit.text, edit.module
+            yield node, edit.text, _with_routes(edit.module, twins, edited) if len(twins) > 1 else edit.module
+
+
+def _home(module: Module, node: Node) -> Place:
+    computation = module.by_name[node.instance.computation.name]
+    return computation, computation.by_name[node.instance.instruction.name]
+
+
+def _twins(module: Module, place: Place) -> tuple[tuple[str, str], ...]:
+    """The collectives of one line of a program that exchange the same between the same devices."""
+    own = place[1]
+    source, routes = source_text(module, own), _routes(own)
+    return tuple(
+        (computation.name, instruction.name)
+        for computation in module
+        for instruction in computation
+        if instruction is own
+        or (
+            source is not None
+            and instruction.opcode == own.opcode
+            and source_text(module, instruction) == source
+            and _routes(instruction) == routes
+        )
+    )
+
+
+def _with_routes(module: Module, places: Sequence[tuple[str, str]], like: Instruction) -> Module:
+    """The module with collectives that exchange what another one does, on channels of their own."""
+    for computation_name, name in places:
+        computation = module.by_name[computation_name]
+        own = computation.by_name[name]
+        attributes = attrs.evolve(like.attributes, channel_id=own.attributes.channel_id)
+        module = replace_computation(module, replace_instruction(computation, attrs.evolve(own, attributes=attributes)))
+    return module
 
 
 def _past_steps(computation: Computation, own: Instruction) -> Iterator[tuple[str, Computation]]:
@@ -457,12 +569,16 @@ def _suspects(node: Node, state: State, ours: Graph) -> Iterator[Node]:
 
     near = [*_near(node)]
     names = {candidate.instance.name for candidate in near}
-    far = islice(_behind(node, lambda _: True), LIMITS.rerun_steps)
+    far = _all_behind(node)
     yield from near
     yield from islice(
         (candidate for candidate in far if candidate.instance.name not in names and begins(candidate)),
         LIMITS.steps_to_sums,
     )
+
+
+def _all_behind(node: Node) -> Iterator[Node]:
+    return islice(_behind(node, lambda _: True), LIMITS.rerun_steps)
 
 
 def _near(node: Node) -> Iterator[Node]:
