@@ -100,8 +100,8 @@ def _of_fault(fault: Any) -> str:
     with tempfile.TemporaryDirectory() as folder:
         module = _imported(source[:start] + fault.new + source[start + len(fault.old) :], folder)
         answer = _compared(step, module, reference)
-    named = answer.source[0] if answer.source else ""
-    is_right = answer.cause == "program" and any(f"steps.py:{line} " in f"{named} " for line in lines)
+    named = [f"{line} " for line in answer.source]
+    is_right = answer.cause == "program" and any(f"steps.py:{line} " in one for line in lines for one in named)
     return "" if is_right else f"line {sorted(lines)} expected: {answer}"
 
 
@@ -184,7 +184,7 @@ def _cases(group: str | None, only: str) -> Iterator[tuple[str, str, Callable[[]
 def main(group: str | None, only: str) -> None:
     """How often `hx.compare_sharded` is right.
 
-    Of a fault, right is: the verdict is `differ`, and the innermost source line is that of the fault or, where a
+    Of a fault, right is: the verdict is `differ`, and one of the source lines, through calls, is that of the fault or, where a
     collective is left out, of what it would take; of one in a partitioned module: what is named is the instruction, or
     one of its operands or users, as `python -m evaluation partitioned` has it. Of a right step: it agrees.
     """

@@ -94,14 +94,75 @@ def test_a_function_stays_over_its_own_mesh() -> None:
         assert device_counts(from_jax(function.lower(*arguments))) == (1, 8)
 
 
-def test_a_pipeline_is_compared_with_a_reference() -> None:
+def _trained(total: Any) -> tuple[Any, Any, list[Any]]:
+    """A step whose gradients, of a mean over each device's shard, `total` adds up."""
+
+    def step(w: Any, x: Any, y: Any) -> Any:
+        gradient = jax.grad(lambda w: ((jnp.tanh(x @ w) - y) ** 2).mean())(w)
+        return w - 0.1 * total(gradient), lax.pmean(gradient.sum(), "d")
+
+    over = mesh(d=8)
+    mapped = _mapped(step, over, (P(), P("d"), P("d")), (P(), P()))
+    return mapped, over, [numbers(0, 6, 4), numbers(1, 16, 6), numbers(2, 16, 4)]
+
+
+def test_a_mean_over_shards_is_no_fault() -> None:
+    step, over, arguments = _trained(lambda gradient: lax.pmean(gradient, "d"))
+    assert hx.compare_sharded(step, over, *arguments).agrees
+
+
+def test_a_sum_of_means_that_nothing_divides_is_named_with_the_number_of_devices() -> None:
+    def total(gradient: Any) -> Any:
+        return lax.psum(gradient, "d")
+
+    step, over, arguments = _trained(total)
+    found = hx.compare_sharded(step, over, *arguments)
+    assert (found.verdict, found.cause) == ("differ", "program")
+    assert _line_of(total) in found.source[0]
+    assert found.reason == "the results are right if it is divided by 8, as a mean over devices is"
+
+
+def test_means_that_nothing_adds_up_are_named_where_they_are_computed() -> None:
+    step, over, arguments = _trained(lambda gradient: gradient)
+    found = hx.compare_sharded(step, over, *arguments)
+    assert "an all-reduce over them is missing" in found.reason
+    assert "in _trained.<locals>.step.<locals>.<lambda>" in found.source[0]
+
+
+def test_a_sum_that_is_divided_as_a_mean_is_named() -> None:
+    def layer(x: Any, up: Any, down: Any) -> Any:
+        return lax.pmean(jnp.tanh(x @ up) @ down, "m")
+
+    step, over, arguments = _layer(layer)
+    found = hx.compare_sharded(step, over, *arguments)
+    assert _line_of(layer) in found.source[0]
+    assert "it uses 4" in found.reason
+
+
+def test_a_halo_from_the_wrong_row_is_named() -> None:
+    def smoothed(x: Any) -> Any:
+        before = lax.ppermute(x[-2:-1], "d", [(place, (place + 1) % 8) for place in range(8)])
+        return jnp.sin(jnp.concatenate([before, x])[:-1] + x)
+
+    def reference(x: Any) -> Any:
+        return jnp.sin(jnp.concatenate([x[-1:], x])[:-1] + x)
+
+    over = mesh(d=8)
+    step = _mapped(smoothed, over, P("d"), P("d"))
+    found = hx.compare_sharded(step, over, numbers(0, 32, 3), reference=reference)
+    assert _line_of(smoothed) in found.source[0]
+
+
+def _staged(around: int, last: int) -> tuple[Any, Any]:
+    """A pipeline of eight stages that is unrolled, and its reference."""
+
     def pipeline(w: Any, x: Any) -> Any:
         stage, state, results = lax.axis_index("p"), jnp.zeros_like(x[0]), jnp.zeros_like(x)
         for tick in range(len(x) + 7):
             state = jnp.tanh(jnp.where(stage == 0, x[min(tick, len(x) - 1)], state) @ w[0])
             if tick >= 7:
-                results = results.at[tick - 7].set(jnp.where(stage == 7, state, 0))
-            state = lax.ppermute(state, "p", [(place, (place + 1) % 8) for place in range(8)])
+                results = results.at[tick - 7].set(jnp.where(stage == last, state, 0))
+            state = lax.ppermute(state, "p", [(place, (place + around) % 8) for place in range(8)])
         return lax.psum(results, "p")
 
     def reference(w: Any, x: Any) -> Any:
@@ -109,6 +170,24 @@ def test_a_pipeline_is_compared_with_a_reference() -> None:
             x = jnp.tanh(x @ matrix)
         return x
 
+    return pipeline, reference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("around", "last", "reason"),
+    [(3, 7, "{0,1},{1,2},{2,3},{3,4},{4,5},{5,6},{6,7},{7,0}"), (1, 6, "the results are right if it uses 7")],
+)
+def test_what_is_wrong_in_each_step_of_a_pipeline_is_named(around: int, last: int, reason: str) -> None:
+    pipeline, reference = _staged(around, last)
+    over = mesh(p=8)
+    step = _mapped(pipeline, over, (P("p"), P()), P())
+    found = hx.compare_sharded(step, over, numbers(0, 8, 4, 4), numbers(1, 2, 3, 4), reference=reference)
+    assert reason in found.reason
+
+
+def test_a_pipeline_is_compared_with_a_reference() -> None:
+    pipeline, reference = _staged(1, 7)
     over = mesh(p=8)
     step = _mapped(pipeline, over, (P("p"), P()), P())
     found = hx.compare_sharded(step, over, numbers(0, 8, 4, 4), numbers(1, 2, 3, 4), reference=reference)

@@ -384,7 +384,7 @@ def judged(
         from hloexec.tools.diffing.partitioned.collectives import with_exchanges, without_other_parts
 
         searched = searched if tiles is None or len(searched.findings) < 2 else without_other_parts(searched, tiles)
-        found = with_exchanges(searched, run.replay, blame.different, partial(_is_rounded, pair, run, runner))
+        found = with_exchanges(searched, run.replay, tiles, blame.different, partial(_is_rounded, pair, run, runner))
     is_different = found.findings or not run.comparison.agrees
     verdict: Verdict = "agree" if is_equal else "differ" if is_different else "rounding only"
     hidden = [] if is_different or tiles is not None else unseen_exchanges((before, after), sides[1].topology, values)

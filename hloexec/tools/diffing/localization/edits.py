@@ -73,7 +73,7 @@ def edits_of(module: Module) -> Iterator[Edit]:
     called = [module.by_name[name] for name in computation_names(entry.root.attributes)]
     for computation in (entry, *called):
         moved = chain(_other_attributes(computation, _devices(module)), _other_layouts(computation))
-        for instruction in chain(moved, _other_order(computation), _other_opcodes(computation)):
+        for instruction in chain(moved, _other_order(computation), other_opcodes(computation)):
             changed = replace_instruction(computation, instruction)
             edited = replace_computation(module, changed)
             if is_well_formed(edited):
@@ -152,7 +152,7 @@ def _other_order(computation: Computation) -> Iterator[Instruction]:
             yield attrs.evolve(root, operands=tuple(order))
 
 
-def _other_opcodes(computation: Computation) -> Iterator[Instruction]:
+def other_opcodes(computation: Computation) -> Iterator[Instruction]:
     """Elementwise opcodes without attributes that take as many operands."""
     root = computation.root
     entry = find_opcode(root.opcode)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice, product, zip_longest
+from operator import gt, lt
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -35,9 +36,10 @@ from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.blaming import Blamed
 from hloexec.tools.diffing.localization.edits import moved_otherwise
-from hloexec.tools.diffing.localization.relations import NodePair, transparent_chain
+from hloexec.tools.diffing.localization.relations import NodePair, is_filled, transparent_chain
 from hloexec.tools.diffing.matching import comes_near, is_near
 from hloexec.tools.diffing.partitioned.constants import integers_right_by_one
+from hloexec.tools.diffing.partitioned.numbering import counted_otherwise
 from hloexec.tools.diffing.partitioned.pairing import contents_of
 from hloexec.tools.diffing.partitioned.tiles import Tiles
 from hloexec.tools.diffing.replaying.replay import Replay, State
@@ -132,7 +134,11 @@ _LEFT_OUT = "left out"
 
 
 def with_exchanges(
-    search: Search, replay: Replay, different: Iterable[tuple[int, int]], is_right: Callable[[Module], bool]
+    search: Search,
+    replay: Replay,
+    tiles: Tiles | None,
+    different: Iterable[tuple[int, int]],
+    is_right: Callable[[Module], bool],
 ) -> Search:
     """The same search; if what its first finding gives on several devices adds up to the right value, that is said.
 
@@ -167,6 +173,7 @@ def with_exchanges(
         search = attrs.evolve(search, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     return (
         added
+        or (tiles and _taking_parts(search, wrong, replay, tiles))
         or _exchanging(search, blamed, replay, is_right)
         or _exchanging_once_more(search, blamed, replay, is_right)
         or _counting_otherwise(search, ours, is_right)
@@ -222,6 +229,30 @@ def _adding_results(
     return None
 
 
+def _taking_parts(search: Search, wrong: Sequence[NodePair], replay: Replay, tiles: Tiles) -> Search | None:
+    """The search with a part of a sum as its only finding, where the first value that `before` does not have takes that
+    and what is no such part: only parts of one sum may be added up before devices add them up."""
+    state = search.state
+    behind = {entry.instance.static for pair in wrong for entry in _all_behind(pair.ours)}
+    for node in replay.graph.nodes:
+        instance = node.instance
+        inputs = [entry for entry in instance.inputs if not is_filled(entry)]
+        if state.matches.is_any(node.number) or instance.static not in behind or exchanges(instance.instruction):
+            continue
+        matches = [state.matches[entry.number] for entry in inputs]
+        if not inputs or None in matches:
+            continue
+        parts = [
+            entry
+            for entry, match in zip(inputs, matches, strict=True)
+            if match is not None and tiles.whole_of(match.node)[1][1]
+        ]
+        if parts and (len(parts) < len(inputs) or len(inputs) == 1):
+            reason = "devices have parts of a sum that nothing adds up before it is used: an all-reduce is missing"
+            return _blaming(search, parts[0], reason, is_certain=False)
+    return None
+
+
 def _add_up(wrong: Sequence[NodePair], ours: Graph, groups: Sequence[Sequence[int]]) -> bool:
     """Whether values that differ are parts of sums that are what they should be, if only one is not zero."""
     for pair in wrong:
@@ -273,13 +304,16 @@ def _moved(node: Node) -> list[Node]:
 
 
 def _counting_otherwise(search: Search, ours: Graph, is_right: Callable[[Module], bool]) -> Search | None:
-    """The search with what uses an integer as its only finding, if it is the only one that puts all results right if it
-    is one more or one less, as where devices count to find which of them has what."""
-    right = integers_right_by_one(ours.module, is_right)
-    runs = ours.runs[right[0][0][:2]] if len(right) == 1 else ()
+    """The search with what counts devices, or steps, as its only finding, if all results are right once it counts
+    otherwise: an integer one more or less, the number of a device along others, or what is computed from that."""
+    right = [(use, f"it uses {number}") for use, number in integers_right_by_one(ours.module, is_right)]
+    if len(right) != 1:
+        other = counted_otherwise(ours.module, is_right)
+        right = [] if other is None else [(other[0], f"it is {other[1]}")]
+    runs = [instance for use, _ in right for instance in ours.runs[use[:2]]]
     if not runs:
         return None
-    return _blaming(search, runs[0].results[0], f"the results are right if it uses {right[0][1]}", is_certain=False)
+    return _blaming(search, runs[0].results[0], f"the results are right if {right[0][1]}", is_certain=False)
 
 
 def _giving_elements(search: Search, blamed: Blamed, replay: Replay) -> Search | None:
@@ -400,9 +434,11 @@ def _exchanging(search: Search, blamed: Blamed, replay: Replay, is_right: Callab
     if len(right) == len(idle) > 1:
         node = idle[min(idle)]
         return _blaming(search, node, right[node.instance.static][1], False, [idle[number] for number in sorted(idle)])
-    if len(right) != 1:
+    # What is right for one collective of a source line may be right for another.
+    lines = {source_text(module, node.instance.instruction) or static for static, (node, _) in right.items()}
+    if len(lines) != 1:
         return search if right else None
-    ((node, reason),) = right.values()
+    node, reason = next(iter(right.values()))
     if node.instance.static == blamed.node.instance.static:
         return search
     missing = _exchanging_once_more(search, blamed, replay, is_right) if idle else None
@@ -425,6 +461,13 @@ def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Mo
         yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
     for text, changed in _past_steps(computation, own):
         yield node, text, replace_computation(module, changed)
+    for text, is_kept in (
+        ("without what comes round from the end", lt),
+        ("without what comes round from the start", gt),
+    ):
+        without = _without_pairs(module, own, is_kept)
+        if without is not None:
+            yield node, text, without
     twins = _twins(module, (computation, own))
     for edit in moved_otherwise(module, computation, own.name):
         edited = edit.module.by_name[computation.name].by_name[own.name]
@@ -453,6 +496,24 @@ def _twins(module: Module, place: Place) -> tuple[tuple[str, str], ...]:
             and _routes(instruction) == routes
         )
     )
+
+
+def _without_pairs(module: Module, own: Instruction, is_kept: Callable[[int, int], bool]) -> Module | None:
+    """The module without pairs of devices that are in one order, in all that one source line sends; None where there
+    are none."""
+    line, has_changed = source_text(module, own), False
+    for computation in module:
+        for instruction in computation:
+            pairs = getattr(instruction.attributes, "source_target_pairs", None)
+            if instruction is own or (pairs and line is not None and source_text(module, instruction) == line):
+                kept = tuple((source, target) for source, target in pairs or () if is_kept(source, target))
+                if kept and kept != tuple(pairs or ()):
+                    attributes = attrs.evolve(instruction.attributes, source_target_pairs=kept)
+                    changed = replace_instruction(
+                        module.by_name[computation.name], attrs.evolve(instruction, attributes=attributes)
+                    )
+                    module, has_changed = replace_computation(module, changed), True
+    return module if has_changed else None
 
 
 def _with_routes(module: Module, places: Sequence[tuple[str, str]], like: Instruction) -> Module:

@@ -44,23 +44,28 @@ def by_source(module: Module, uses: Mapping[Use, _Entry]) -> Iterator[list[tuple
     """Uses of a module with what they stand for, those of one source line together."""
     groups: dict[str, list[tuple[Use, _Entry]]] = {}
     for use, entry in uses.items():
-        instruction = module.by_name[use[0]].by_name[use[1]]
-        groups.setdefault(source_text(module, instruction) or instruction.name, []).append((use, entry))
+        groups.setdefault(_line(module, use), []).append((use, entry))
     yield from groups.values()
+
+
+def _line(module: Module, use: Use) -> str:
+    instruction = module.by_name[use[0]].by_name[use[1]]
+    return source_text(module, instruction) or instruction.name
 
 
 def integers_right_by_one(module: Module, is_right: Callable[[Module], bool]) -> list[tuple[Use, int]]:
     """The integers that make a module right if they are one more or one less, in all places of one source line where
-    they are the same number; with what each should be. A few are tried."""
-    right, tries = [], 0
+    they are the same number; with what each should be. A few are tried; of one line, the first is told."""
+    right: dict[str, tuple[Use, int]] = {}
+    tries = 0
     for (use, number), *twins in _equal_integers(module):
         for other in (number - 1, number + 1):
             tries += 1
-            if tries <= LIMITS.other_exchanges and other >= 0:
+            if tries <= LIMITS.other_exchanges:
                 changed = {place: _as_literal(other, module, place) for place in (use, *(twin for twin, _ in twins))}
                 if is_right(with_constants(module, changed)):
-                    right.append((use, other))
-    return right
+                    right.setdefault(_line(module, use), (use, other))
+    return [*right.values()]
 
 
 def _equal_integers(module: Module) -> Iterator[list[tuple[Use, int]]]:

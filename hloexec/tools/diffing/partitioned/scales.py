@@ -7,7 +7,8 @@ something divides it. So other faults are told from a scale that is wrong, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TypeAlias
 
 import attrs
@@ -159,18 +160,25 @@ def wrong_scale(scaled: Scaled, inputs: Sequence[Value], devices: int) -> Scale 
     expected, actual = (_results(module, inputs) for module in (scaled.one, scaled.module))
     if expected is None or actual is None:
         return None
-    are_right = [is_near(*pair) for pair in zip(actual, expected, strict=True)]
-    if all(are_right):
-        return None
-    # What is scaled in several places comes right result by result.
-    first = are_right.index(False)
-    judged = [place for place, is_right in enumerate(are_right) if is_right or place == first]
+    wrong = [place for place, pair in enumerate(zip(actual, expected, strict=True)) if not is_near(*pair)]
+    rights = [place for place in range(len(expected)) if place not in wrong]
 
-    def is_right(module: Module) -> bool:
+    def count_right(module: Module) -> int:
+        """How many of the wrong results come right; none where right ones do not stay so."""
         now = _results(module, inputs)
-        return now is not None and all(is_near(now[place], expected[place]) for place in judged)
+        if now is None or not all(is_near(now[place], expected[place]) for place in rights):
+            return 0
+        return sum(is_near(now[place], expected[place]) for place in wrong)
 
-    return next(_unscaled_sums(scaled, is_right, devices), None) or next(_wrong_constants(scaled, is_right), None)
+    for candidates in (_unscaled_sums(scaled, devices), _wrong_constants(scaled)) if wrong else ():
+        counts = [(count_right(module), scale) for module, scale in candidates]
+        # What is scaled in several places comes right result by result: the first place is told then, and rather what
+        # is written than what a gradient has of it.
+        counts.sort(key=lambda entry: "transpose(" in (entry[1].instruction.op_name or ""))
+        most, best = max(counts, key=itemgetter(0), default=(0, None))
+        if most:
+            return best
+    return None
 
 
 def _results(module: Module, inputs: Sequence[Value]) -> list[Array] | None:
@@ -180,32 +188,38 @@ def _results(module: Module, inputs: Sequence[Value]) -> list[Array] | None:
         return None
 
 
-def _unscaled_sums(scaled: Scaled, is_right: Callable[[Module], bool], devices: int) -> Iterator[Scale]:
-    """The sums over devices of one source line that make results right once they are divided, or multiplied, by a
-    number of devices."""
+def _unscaled_sums(scaled: Scaled, devices: int) -> Iterator[tuple[Module, Scale]]:
+    """The sums over devices of one source line divided by a number of devices, the first one of the program first."""
     numbers = [number for number in range(2, devices + 1) if devices % number == 0]
-    for pairs in by_source(scaled.many, {theirs: ours for ours, theirs in scaled.sums}):
+    for pairs in by_source(scaled.many, _in_order(scaled)):
         for number in numbers:
-            if is_right(_times(scaled.module, [ours for _, ours in pairs], 1 / number)):
-                computation, name, _ = pairs[0][0]
-                reason = f"the results are right if it is divided by {number}, as a mean over devices is"
-                yield Scale(scaled.many, scaled.many.by_name[computation].by_name[name], reason)
+            computation, name, _ = pairs[0][0]
+            reason = f"the results are right if it is divided by {number}, as a mean over devices is"
+            scale = Scale(scaled.many, scaled.many.by_name[computation].by_name[name], reason)
+            yield _times(scaled.module, [ours for _, ours in pairs], 1 / number), scale
 
 
-def _wrong_constants(scaled: Scaled, is_right: Callable[[Module], bool]) -> Iterator[Scale]:
-    """The instructions of one source line that make results right with the constant for one device."""
+def _in_order(scaled: Scaled) -> dict[Use, Use]:
+    """What adds up over devices, in the order of the program, with what stands for it on one."""
+    ours = {theirs: use for use, theirs in scaled.sums}
+    uses = ((computation.name, instruction.name, 0) for computation in scaled.many for instruction in computation)
+    return {use: ours[use] for use in uses if use in ours}
+
+
+def _wrong_constants(scaled: Scaled) -> Iterator[tuple[Module, Scale]]:
+    """The instructions of one source line with the constant for one device."""
     uses = {theirs: ours for ours, theirs in scaled.users.items()}
     for pairs in by_source(scaled.many, uses):
         left = {use for _, use in pairs}
         kept = {use: literal for use, literal in scaled.constants.items() if use not in left}
-        if is_right(with_constants(scaled.one, kept)):
-            computation_name, name, _ = pairs[0][0]
-            computation = scaled.many.by_name[computation_name]
-            user = next(iter(computation.users[name]), None)
-            has_source = user is None or source_text(scaled.many, computation.by_name[name])
-            instruction = computation.by_name[name] if has_source or user is None else user
-            constant = np.asarray(scaled.constants[pairs[0][1]].array).item()
-            yield Scale(scaled.many, instruction, f"it uses {constant:g}, which for one device is another number")
+        computation_name, name, _ = pairs[0][0]
+        computation = scaled.many.by_name[computation_name]
+        user = next(iter(computation.users[name]), None)
+        has_source = user is None or source_text(scaled.many, computation.by_name[name])
+        instruction = computation.by_name[name] if has_source or user is None else user
+        constant = np.asarray(scaled.constants[pairs[0][1]].array).item()
+        reason = f"it uses {constant:g}, which for one device is another number"
+        yield with_constants(scaled.one, kept), Scale(scaled.many, instruction, reason)
 
 
 def _times(module: Module, uses: Sequence[Use], number: float) -> Module:
