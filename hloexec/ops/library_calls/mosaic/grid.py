@@ -9,7 +9,7 @@ BlockSpecs" and its lowering for TPUs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -135,8 +135,8 @@ class Operands:
     input_count: int
 
 
-def run_kernel(program: Program, geometry: Geometry, operands: Operands, machine: Machine) -> None:
-    """Run the body for each grid point; the outputs are then in their views."""
+def prepared(program: Program, geometry: Geometry, operands: Operands, machine: Machine) -> Callable[[], None]:
+    """What runs the body for each grid point; the outputs are in their views then. All memory is there before."""
     machine.bounds = operands.bounds
     scratch = [
         allocated(machine, scratch_type, (), f"scratch operand {number}")
@@ -145,18 +145,31 @@ def run_kernel(program: Program, geometry: Geometry, operands: Operands, machine
     windows = [_window(program, geometry, operands, number) for number in range(len(operands.views))]
     moved = [window for window in windows if isinstance(window, _Window)]
     views = [window.block if isinstance(window, _Window) else window for window in windows]
+    for key, ref in enumerate((*operands.prefetched, *views, *scratch)):
+        machine.share(key, ref)
     parallel = [dimension for dimension, word in enumerate(geometry.semantics) if word != "arbitrary"]
     body = program.function(program.kernel.name)
-    for point in product(*map(range, operands.bounds)):
-        machine.point = point
+
+    def run() -> None:
+        for point in product(*map(range, operands.bounds)):
+            machine.tick()
+            machine.point = point
+            for window in moved:
+                index = tuple(map(int, window.index_map(machine, *point, *operands.prefetched)))
+                window.move(machine, index)
+            body(machine, *point, *operands.prefetched, *views, *scratch)
+            _note_writers(machine, moved, tuple(point[dimension] for dimension in parallel), program.kernel)
         for window in moved:
-            index = tuple(map(int, window.index_map(machine, *point, *operands.prefetched)))
-            window.move(machine, index)
-        body(machine, *point, *operands.prefetched, *views, *scratch)
-        _note_writers(machine, moved, tuple(point[dimension] for dimension in parallel), program.kernel)
-    for window in moved:
-        window.flush()
-    machine.operation, machine.point = program.kernel.main, ()
+            window.flush()
+
+    return run
+
+
+def check_end(kernel: Kernel, machine: Machine) -> None:
+    """What has to hold when a kernel has come to its end, on all devices that run it."""
+    machine.operation, machine.point = kernel.main, ()
+    if machine.barrier is not None:
+        machine.semaphores.append(machine.barrier)
     check_semaphores(machine, 0)
 
 

@@ -71,6 +71,18 @@ class Ref:
         defined = np.logical_and.reduce(defined.reshape(*array.shape[:-2], rows, factor, array.shape[-1]), -2)
         return Ref(array, defined, self.buffer, self.name, self)
 
+    def counterpart(self, whole: Ref) -> Ref:
+        """The same part of another buffer of the same type and shape, which is contiguous as this one's."""
+        if self.packed is not None:
+            return self.packed.counterpart(whole).bitcast(element_type_of(self.array.dtype))
+        size = self.buffer.itemsize
+        start = self.array.__array_interface__["data"][0] - self.buffer.__array_interface__["data"][0]
+        bits = whole.buffer.reshape(-1).view(np.uint8)
+        array: Array = np.ndarray(self.array.shape, self.array.dtype, bits, start, self.array.strides)
+        steps = [stride // size for stride in self.array.strides]
+        defined: Array = np.ndarray(self.array.shape, np.bool_, whole.defined.reshape(-1), start // size, steps)
+        return Ref(array, defined, whole.buffer, whole.name)
+
     def refreshed(self) -> Ref:
         """Itself, or with the bits that the view under it has now."""
         return self if self.packed is None else self.packed.refreshed().bitcast(element_type_of(self.array.dtype))
