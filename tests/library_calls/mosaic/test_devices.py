@@ -201,21 +201,18 @@ def test_a_device_that_looks_at_a_semaphore_again_and_again_lets_others_go_on() 
     from jax.experimental import pallas as pl
 
     def kernel(x: Any, out: Any, count: Any) -> None:
-        me, _, right, _ = rings.neighbours()
-
-        @pl.when(me > 0)
-        def _() -> None:
-            jax.lax.while_loop(lambda seen: seen < 1, lambda seen: pl.semaphore_read(count), 0)
-
+        _, left, right, _ = rings.neighbours()
         rings.signal(count, right)
-        pl.semaphore_wait(count, 1)
-        out[...] = x[...]
+        rings.signal(count, left)
+        seen = jax.lax.while_loop(lambda seen: seen < 2, lambda seen: pl.semaphore_read(count), 0)
+        pl.semaphore_wait(count, 2)
+        out[...] = x[...] + seen.astype(np.float32)
 
     from jax.experimental.pallas import tpu as pltpu
 
     result, said = run(call(kernel, BLOCK, [pltpu.SemaphoreType.REGULAR], has_barrier=False), [X], by_device())
     assert said == []
-    assert np.array_equal(result, X)
+    assert np.array_equal(result, X + 2)
 
 
 # Faults
