@@ -187,11 +187,15 @@ class _Run:
     are_several: bool
     """Whether devices reach one another."""
 
-    def once(self, others: Sequence[Operation] = ()) -> tuple[_Results, list[Machine]]:
-        """The results, and the machines, done; `others` are operations that read other undefined values."""
+    def once(self, others: Sequence[Operation] = (), *, is_reversed: bool = False) -> tuple[_Results, list[Machine]]:
+        """The results, and the machines, done; `others` are operations that read other undefined values, and parallel
+        dimensions of the grid are gone through from the end if `is_reversed`."""
         kernel, count = self.config.kernel, len(self.operands)
         undefined = dict.fromkeys(others, True)
-        machines = [Machine([None] * kernel.value_count, others=undefined, device=device) for device in self.operands]
+        machines = [
+            Machine([None] * kernel.value_count, others=undefined, device=device, is_reversed=is_reversed)
+            for device in self.operands
+        ]
         for machine in machines if self.are_several else ():
             machine.knowledge = Knowledge(machine.device, [int(other == machine.device) for other in range(count)])
         with np.errstate(all="ignore"):
@@ -233,7 +237,14 @@ class _Run:
         )
 
     def reaching(self, results: _Results, machines: Sequence[Machine]) -> list[tuple[int, Finding]]:
-        """The reads of undefined elements on which results depend: these change with what stands for them."""
+        """What results depend on: reads of undefined elements, where they change with what stands for them, and the
+        order of parallel dimensions, where they change with that."""
+        ordered = [(machine.device, finding) for machine in machines for finding in machine.ordered.values()]
+        if ordered and not self._changes(results, is_reversed=True):
+            ordered = []
+        return [*ordered, *self._undefined(results, machines)]
+
+    def _undefined(self, results: _Results, machines: Sequence[Machine]) -> list[tuple[int, Finding]]:
         operations = dict.fromkeys(operation for machine in machines for operation in machine.undefined_reads)
         if not operations or not self._changes(results, [*operations]):
             return []
@@ -245,9 +256,9 @@ class _Run:
             if operation in reaching
         ]
 
-    def _changes(self, results: _Results, others: Sequence[Operation]) -> bool:
-        """Whether results are others if some operations read other undefined values."""
-        again, _ = self.once(others)
+    def _changes(self, results: _Results, others: Sequence[Operation] = (), *, is_reversed: bool = False) -> bool:
+        """Whether results are others if some operations read other undefined values, or in another order."""
+        again, _ = self.once(others, is_reversed=is_reversed)
         return any(
             one.tobytes() != two.tobytes()
             for device, parts in results.items()

@@ -89,7 +89,14 @@ class Machine:
     transfers: list[Transfer] = attrs.Factory(list)
     semaphores: list[Ref] = attrs.Factory(list)
     barrier: Ref | None = None
-    has_met_parallel_writes: bool = False
+    ordered: dict[tuple[str, str], Finding] = attrs.Factory(dict)
+    """What may depend on the order of parallel grid dimensions."""
+    outputs: tuple[Array, ...] = ()
+    """The buffers of outputs that are written where they lie; of a grid with several places of parallel dimensions."""
+    is_reversed: bool = False
+    """Whether it goes through parallel grid dimensions from the end."""
+    has_aged: bool = False
+    """Whether it has come to a second place of them."""
     device: int = 0
     devices: Devices | None = None
     """Those that run the kernel with this one."""
@@ -134,6 +141,7 @@ class Machine:
         ref = ref.refreshed()
         if self.transfers or self.knowledge is not None:
             self._check_transfers(ref, index, is_write=False)
+        self.check_order(ref, index, is_write=False)
         values, defined = ref.array[index], np.asarray(ref.defined[index])
         return self._with_undefined(np.array(values), defined, ref.name)
 
@@ -156,6 +164,7 @@ class Machine:
             self._check_transfers(ref, index, is_write=True)
         if not ref.buffer.flags.writeable:
             raise self.fault(f"writes to {ref.name}, which is an input that no output shares memory with")
+        self.check_order(ref, index, is_write=True)
         ref.store(index, values, mask)
 
     def window(self, ref: Ref, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Window:
@@ -175,6 +184,20 @@ class Machine:
             f"the {list(ref.array.shape)} of {ref.name}"
         )
         return Window(tuple(places), tuple(kept), tuple(sizes))
+
+    def check_order(self, ref: Ref, index: Index, *, is_write: bool) -> None:
+        """Note what has been written at other places of the parallel dimensions: what is read of it, and what is
+        written once more."""
+        is_met = self.has_aged and ref.packed is None and ref.has_aged(index)
+        if is_met and (not is_write or any(ref.buffer is buffer for buffer in self.outputs)):
+            verb = "writes" if is_write else "reads"
+            self.note_order(
+                f"{verb} elements of {ref.name} that another point of its parallel grid dimensions has written"
+            )
+
+    def note_order(self, clause: str) -> None:
+        """Note what the operation that is run does, if results turn out to depend on the order of grid points."""
+        self.ordered.setdefault((self.place, clause), Finding(clause, self.place, self.point))
 
     def _check_transfers(self, ref: Ref, index: Index, *, is_write: bool) -> None:
         part = ref.view(index) if ref.packed is None else ref

@@ -65,6 +65,8 @@ def start_copy(
     clause = f"copies {source.name} to {target.name}" + (" of another device" if receiver is not machine else "")
     if not _report_touched(machine, receiver, source, target, clause) and receiver is not machine:
         _report_unordered(machine, receiver, target, clause)
+    machine.check_order(source, (...,), is_write=False)
+    receiver.check_order(target, (...,), is_write=True)
     target.copy_from(source)
     size = transfer_bytes(target)
     place = "" if machine.operation is None else machine.operation.place
