@@ -91,11 +91,11 @@ class Ref:
 
     def age(self) -> None:
         """What has been written was written at another place of the parallel dimensions of the grid."""
-        self.defined[self.defined != 0] = AGED
+        self.defined[...] = (self.defined != 0).view(np.uint8) * np.uint8(AGED)
 
     def has_aged(self, index: Index) -> bool:
         """Whether some elements were written at another place."""
-        return bool((self.defined[index] == AGED).any())
+        return bool(self.defined[index].max(initial=0) == AGED)
 
     def refreshed(self) -> Ref:
         """Itself, or with the bits that the view under it has now."""
@@ -108,7 +108,7 @@ class Ref:
             ref.array[index], ref.defined[index] = values, True
         else:
             ref.array[index][mask] = np.broadcast_to(values, mask.shape)[mask]
-            ref.defined[index] |= mask
+            ref.defined[index][mask] = True
         if ref.packed is not None:
             under = ref.packed
             under.store((...,), bitcast_rows(ref.array, element_type_of(under.array.dtype)))
