@@ -76,6 +76,11 @@ class Knowledge:
                 signals.appendleft((size - amount, clock))
             amount -= size
 
+    def see(self, semaphore: Ref) -> None:
+        """Know what the signals carry that have been added to a semaphore, of which nothing is taken."""
+        for _, clock in self._signals.get(_address(semaphore.array), ()):
+            self.clock[:] = map(max, self.clock, clock)
+
     def note(self, part: Ref, place: str, *, is_write: bool) -> None:
         """Remember an access, if others can reach the buffer."""
         part = part.packed or part

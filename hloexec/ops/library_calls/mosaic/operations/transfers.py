@@ -205,6 +205,8 @@ def bind_semaphore_read(operation: Operation, scope: Scope) -> Kernel:
     def compute(machine: Machine, semaphore: Ref) -> int:
         if machine.devices is not None:
             machine.devices.turns.pass_on(machine.device)
+        if machine.knowledge is not None:
+            machine.knowledge.see(semaphore)
         return int(semaphore.array)
 
     return compute
