@@ -52,11 +52,12 @@ def total(x: Any, out: Any) -> None:
     out[...] += x[...]
 
 
-def test_a_sum_over_a_parallel_dimension_is_named_and_over_an_arbitrary_one_is_right() -> None:
+@pytest.mark.parametrize("semantics", ["parallel", "core_parallel"])
+def test_a_sum_over_a_parallel_dimension_is_named_and_over_an_arbitrary_one_is_right(semantics: str) -> None:
     result, said = over("arbitrary", total)
     assert said == []
     assert np.array_equal(result, 2 * X.reshape(4, 8, 128).sum(0))
-    _, said = over("parallel", total)
+    _, said = over(semantics, total)
     assert any(f"reads elements of the block of output 0 that {PLACES}" in message for message in said)
     assert any("writes block (0, 0) of output 0 at several points" in message for message in said)
     assert any("first at grid point (1, 0)" in message for message in said)
@@ -161,3 +162,33 @@ def test_parallel_points_that_copy_to_one_place_are_named() -> None:
             (message,) = said
             assert f"writes elements of output 0 that {PLACES}" in message
             assert "first at grid point (1,)" in message
+
+
+def test_a_place_of_an_inner_parallel_dimension_may_go_on_with_what_it_wrote() -> None:
+    """Sums over the outer dimension in an output that lies whole in near memory; each place has rows of its own."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(x: Any, out: Any) -> None:
+        rows = pl.ds(8 * pl.program_id(1), 8)
+
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            out[rows] = jnp.zeros((8, 128), jnp.float32)
+
+        out[rows] += x[rows]
+
+    near = pl.BlockSpec(memory_space=pltpu.VMEM)
+    result, said = run(
+        kernel,
+        X,
+        grid=(3, 4),
+        in_specs=[near],
+        out_specs=near,
+        out_shape=jax.ShapeDtypeStruct((32, 128), np.float32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary", "parallel")),
+    )
+    assert said == []
+    assert np.array_equal(result, 3 * X)
