@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,3 +269,24 @@ def test_one_device_alone_is_refused() -> None:
 def test_a_mesh_of_one_device_is_one_device() -> None:
     module = module_of(call(_shift, X.shape, semaphores()), [X], by_device(), sizes=(1,))
     assert np.array_equal(hloexec.run(module, X), X)
+
+
+def test_tools_take_a_kernel_of_several_devices_as_a_collective(tmp_path: Path) -> None:
+    """A difference that it makes is blamed on it, a NaN that it hands on is not, and it runs alone once extracted."""
+    import jax
+
+    rows, w = random(3, COUNT * BLOCK[0], 128), random(4, 128, 128)
+    specs = (jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()), jax.sharding.PartitionSpec("x")
+    kernel = call(rings.multiply, (COUNT, *BLOCK), [buffers(COUNT + 1), *semaphores(COUNT)])
+    module = module_of(lambda x, w: kernel(2 * x, w) + 1, [rows, w], specs)
+    (name,) = [each.name for part in module for each in part if each.name.startswith("pallas_call")]
+    inputs = [(rows, w)] * COUNT
+    found = hloexec.diff(module, module, inputs, numerics=("reference", "bf16"))
+    assert [finding.after.instruction for finding in found.findings] == [name]
+    spoilt = rows.copy()
+    spoilt[9, 3] = np.nan
+    assert hloexec.find_nan(module, [(spoilt, w)] * COUNT).finding is None
+    (untold,) = hloexec.shadow(module, inputs).untold
+    assert untold.instruction == name
+    assert "devices that meet has no kernel in f64" in untold.reason
+    assert hloexec.extract(module, inputs, name).check().has_same_bits

@@ -150,7 +150,8 @@ def _results_of(
 ) -> dict[int, Any]:
     """What each device gets; what is found is warned about."""
     shapes = tuple(array_shape(part, "a result") for part in parts_of(shape))
-    operands = {device: tuple(map(np.asarray, arrays)) for device, arrays in members.items()}
+    # Reshapes of memrefs need memory that lies in one piece.
+    operands = {device: tuple(np.asarray(array, order="C") for array in arrays) for device, arrays in members.items()}
     run = _Run(config, bound_program(config.kernel, numerics), operands, shapes, are_several)
     results, machines = run.once()
     findings = [(machine.device, finding) for machine in machines for finding in machine.findings.values()]
