@@ -172,6 +172,7 @@ def call(
     space: Any = None,
     *,
     has_barrier: bool = True,
+    interpret: Any = False,
     **said: Any,
 ) -> Any:
     """A kernel that is given its operands whole, as a function; `said` is for the kernel."""
@@ -187,6 +188,7 @@ def call(
         out_specs=spec,
         scratch_shapes=scratch,
         compiler_params=pltpu.CompilerParams(collective_id=0 if has_barrier else None),
+        interpret=interpret,
     )
 
 
