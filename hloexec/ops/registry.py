@@ -219,6 +219,8 @@ class Entry:
     """How many it takes: a number, or the least and the most; as a rule those of `evaluate` or `infer`."""
     exchange: Rule[Any] | None = None
     """Collectives only: the kernel, from what the members of a group hold to what they get; see `collective.groups`."""
+    meets: Callable[[Instruction], bool] | None = None
+    """Of library calls that have `exchange`: whether all devices meet in a call, which has no `evaluate` then."""
     memory_order: Rule[MemoryOrder] | None = None
     """Of views, from the order in which the first operand lies, the order in which the result does; None where that is
     row-major, whatever the operand's."""
@@ -407,7 +409,7 @@ CUSTOM_CALLS = Registry("custom-call target", {}, LIBRARIES)
 USER_CALLS: dict[str, Entry] = {}
 """Those of users (`library_calls.user_calls`)."""
 
-_FUNCTIONS = "relate resize supports window config forwards invokes".split()
+_FUNCTIONS = "relate resize supports window config forwards invokes meets".split()
 _RULES = "infer unstated well_formed evaluate exchange memory_order summed requires order slices".split()
 """Static methods of an entry's class, the second as `Rule`."""
 
@@ -417,8 +419,8 @@ def opcode(name: str, **fields: Any) -> Callable[[_Class], _Class]:
 
     The class's docstring gives the formula and its source; its static methods `infer`, `unstated`, `well_formed`,
     `evaluate`, `memory_order`, `summed`, `relate`, `resize`, `supports`, `order`, `slices`, `window`, (collectives)
-    `exchange` and (library calls) `config`, `forwards` and `invokes` are what they are called, and so are those that
-    are rules of its `traits`: `bounds`, `demands`, `demands_for`.
+    `exchange` and (library calls) `config`, `forwards`, `invokes` and `meets` are what they are called, and so are
+    those that are rules of its `traits`: `bounds`, `demands`, `demands_for`.
     """
     return _entering(OPCODES, (name,), fields)
 
@@ -568,8 +570,13 @@ def operation_name(instruction: Instruction) -> str:
 
 def exchanges(instruction: Instruction) -> bool:
     """Whether devices see one another's operands: in a collective, and at the boundary of a manual region."""
-    entry = find_opcode(instruction.opcode)
-    return (entry is not None and entry.exchange is not None) or traits_of(instruction).crosses_devices
+    entry = entry_of(instruction)
+    return entry is not None and (entry.traits.crosses_devices or exchange_of(entry, instruction) is not None)
+
+
+def exchange_of(entry: Entry, instruction: Instruction) -> Rule[Any] | None:
+    """What makes of all members' operands what each gets, where devices meet in an instruction of this entry."""
+    return entry.exchange if entry.meets is None or entry.meets(instruction) else None
 
 
 def is_elementwise(instruction: Instruction) -> bool:

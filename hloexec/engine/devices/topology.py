@@ -164,6 +164,14 @@ def groups_of(instruction: Instruction, topology: Topology) -> list[Group]:
     return groups
 
 
+def all_devices(instruction: Instruction, count: int, topology: Topology) -> list[Group]:
+    """One group of all devices, which reach one another by their numbers; InputError for one device where the module
+    is for `count`."""
+    if topology.count == 1 < count:
+        raise InputError(f"%{instruction.name} reaches other devices, as the module is for {count}")
+    return [{device: device for device in range(topology.count)}]
+
+
 def _spaces(instruction: Instruction, topology: Topology) -> list[dict[int, list[int]]]:
     """The devices by the numbers that name them, for each set of devices that acts apart from the others."""
     attributes = instruction.attributes

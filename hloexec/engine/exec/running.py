@@ -38,6 +38,7 @@ from hloexec.engine.plan.planner import build
 from hloexec.engine.plan.steps import PartError, Plan
 from hloexec.errors import HloError, InputError, ResourceError, UnsupportedError
 from hloexec.ops import resources
+from hloexec.ops.interruption import interrupted_by
 from hloexec.ops.policies.policy import NumericsPolicy
 from hloexec.ops.registry import CUSTOM_CALLS, find_custom_call
 from hloexec.ops.resources import single_threaded_blas
@@ -474,8 +475,9 @@ class Run:
         run = self._runner(plan, transport)
         seeds = self._seeded(plan) if plan.has_draws or plan.rounds_at_random else nullcontext()
         memory = nullcontext() if entry_peak_bytes(plan) < resources.LEAST_BYTES else _memory_of(plan)
+        limits = nullcontext() if self.limits is None else interrupted_by(partial(self.limits.require_time, ()))
         count = len(transport.devices(self.topology.count))
-        with np.errstate(all="ignore"), seeds, memory, single_threaded_blas():
+        with np.errstate(all="ignore"), seeds, memory, single_threaded_blas(), limits:
             results = run(plan, arguments)
             if not count:
                 return []

@@ -36,7 +36,7 @@ from hloexec.engine.plan.steps import (
     inner_plans,
 )
 from hloexec.errors import ResourceError
-from hloexec.ops.registry import find_opcode
+from hloexec.ops.registry import entry_of
 from hloexec.ops.resources import release_memory
 
 
@@ -212,9 +212,9 @@ class _Following:
     def exchanged(self, step: Step, held: Classes) -> Classes:
         """Devices agree where their groups hold the same, and they have the same place there if places matter."""
         assert isinstance(step.flow, Exchange)
-        entry = find_opcode(step.instruction.opcode)
+        entry = entry_of(step.instruction)
         has_own_groups = step.flow.groups is not None
-        places_matter = not has_own_groups and (entry is None or not entry.gives_same)
+        places_matter = entry is None or (entry.exchange is not None and not entry.gives_same)
         keys: dict[int, tuple[int, int]] = {}
         teams: dict[tuple[int, ...], int] = {}
         for group in groups_at(step, self.topology):

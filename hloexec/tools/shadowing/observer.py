@@ -14,7 +14,7 @@ from hloexec.core.ir import Computation, Instruction, Module
 from hloexec.core.structs import frozen
 from hloexec.core.tree import flat, leaves
 from hloexec.core.values import Array, Value, arrays_of
-from hloexec.engine.devices.manual_regions import crossings
+from hloexec.engine.devices.manual_regions import crossings, is_boundary
 from hloexec.engine.devices.topology import Group, Topology, groups_of, topology_of
 from hloexec.engine.exec.observers import Event, LoopState
 from hloexec.engine.exec.observers import Place as RunPlace
@@ -22,7 +22,7 @@ from hloexec.engine.exec.running import run_with
 from hloexec.engine.options import Options
 from hloexec.engine.plan.optimization_errors import warn_of_failure
 from hloexec.engine.plan.steps import Context, Step, While
-from hloexec.errors import HloError
+from hloexec.errors import HloError, UnsupportedError
 from hloexec.ops.collective.groups import is_handed_on
 from hloexec.ops.common import is_inexact
 from hloexec.ops.registry import exchanges, find_opcode, traits_of
@@ -156,6 +156,8 @@ class Exchanges:
                 operands = tuple(names[number] for number in numbers)
                 groups = groups_of(instruction, self._topology)
                 meetings = [_Meeting(operands, groups, function, numbers, len(names))]
+            elif not is_boundary(instruction):
+                raise UnsupportedError(f"{instruction.opcode} of devices that meet has no kernel in f64")
             else:
                 arrays = zip(instruction.operands, crossings(self._module, computation, instruction), strict=True)
                 meetings = [

@@ -62,7 +62,8 @@ def test_flash_attention_of_segments() -> None:
 
 
 def test_splash_attention() -> None:
-    """Its outputs that are scratch memory, and that nothing uses, are all that is warned of."""
+    """Its outputs that are scratch memory are written by all heads, but with zeros in the end, so that no order of
+    heads gives another result."""
     kernels, masks = (
         shipped("splash_attention.splash_attention_kernel"),
         shipped("splash_attention.splash_attention_mask"),
@@ -70,7 +71,7 @@ def test_splash_attention() -> None:
     mask = masks.MultiHeadMask([masks.CausalMask((256, 256))] * 2)
     attend = kernels.make_splash_mha_single_device(mask)
     result, said = run(lambda q, k, v: attend(q, k, v), Q, K, V)
-    assert ["no matter where nothing uses the result" in message for message in said] == [True]
+    assert said == []
     within(result, *attention_of(Q, K, V, CAUSAL))
 
 

@@ -304,18 +304,17 @@ def test_views_of_views_share_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "types", "said"),
+    ("name", "types", "sizes"),
     [
-        ("tpu.enqueue_dma", ["memref<4xf32>"] * 4 + ["i32"], {"operandSegmentSizes": (1, 1, 1, 1, 1, 0, 0)}),
-        ("tpu.enqueue_dma", ["memref<4xf32>"] * 3 + ["i32"], {"operandSegmentSizes": (1, 0, 1, 1, 0, 1, 0)}),
-        ("tpu.wait_dma2", ["memref<!tpu.dma_semaphore>", "memref<4xf32>", "memref<4xf32>", "i32"], {}),
-        ("tpu.sem_signal", ["memref<!tpu.semaphore>", "i32", "i32"], {}),
+        ("tpu.enqueue_dma", ["memref<4xf32>"] * 4 + ["i32"] * 2, (1, 1, 1, 1, 1, 1, 0)),
+        ("tpu.enqueue_dma", ["memref<4xf32>"] * 3 + ["i32"], (1, 0, 1, 1, 0, 0, 1)),
+        ("tpu.sem_signal", ["memref<!tpu.semaphore>", "i32", "i32"], (1, 1, 0, 1, 0)),
     ],
 )
-def test_what_reaches_other_devices_is_refused(name: str, types: list[str], said: dict[str, Any]) -> None:
+def test_what_reaches_other_cores_is_refused(name: str, types: list[str], sizes: tuple[int, ...]) -> None:
     refuses = operations()[name].refuses
     assert refuses is not None
-    assert "another device or core" in str(refuses(made(name, types, None, **said)))
+    assert "another core" in str(refuses(made(name, types, None, operandSegmentSizes=sizes)))
 
 
 def test_copies_and_waits_of_kernels_of_2024_are_told_by_their_number_of_operands() -> None:

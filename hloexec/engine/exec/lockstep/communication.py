@@ -124,8 +124,11 @@ class Communicator:
         """Equal for arrivals that may meet."""
         first = next(iter(held.values()))
         shapes = tuple((value.dtype.str, value.shape) if isinstance(value, np.ndarray) else None for value in first)
-        opcode = step.instruction.opcode.removesuffix("-start")
-        return getattr(step.instruction.attributes, "channel_id", None), opcode, shapes
+        instruction, attributes = step.instruction, step.instruction.attributes
+        # Library calls are made by their configs.
+        is_call = hasattr(attributes, "custom_call_target")
+        opcode = instruction.backend_config if is_call else instruction.opcode.removesuffix("-start")
+        return getattr(attributes, "channel_id", None), opcode, shapes
 
     def _act(self, meeting: Meeting, others: Mapping[int, Leaves], memo: dict[Any, list[Leaves]]) -> None:
         """Let a complete group exchange what its members hold; `others` are those elsewhere."""

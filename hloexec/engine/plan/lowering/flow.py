@@ -9,11 +9,20 @@ Each becomes a step that runs plans of other computations, after checking that t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hloexec.core.ir import Instruction, TupleShape, map_shape, parts_of
 from hloexec.core.wording import counted
-from hloexec.engine.devices.topology import FromDevice, FromHost, ToHost, Transfer, transfer_of
+from hloexec.engine.devices.topology import (
+    FromDevice,
+    FromHost,
+    ToHost,
+    Transfer,
+    all_devices,
+    device_counts,
+    transfer_of,
+)
 from hloexec.engine.plan.kernels import SlotTree, float_types, leaves
 from hloexec.engine.plan.program import called_computation, starts
 from hloexec.engine.plan.steps import (
@@ -79,6 +88,17 @@ def boundary(lowering: Lowering, instruction: Instruction, arrays: Sequence[Cros
             _communicating(lowering, instruction, (operand,), tree, flow, is_silent=True)
         trees.append(tree)
     return lowering.renamed(instruction, tuple(trees) if isinstance(instruction.shape, TupleShape) else trees[0])
+
+
+def meeting(lowering: Lowering, instruction: Instruction, entry: Entry) -> SlotTree:
+    """The value of a library call in which all devices meet."""
+    assert entry.exchange is not None
+    shapes = tuple(operand.shape for operand in lowering.computation.operands_of(instruction))
+    numerics = lowering.context.numerics.of(lowering.computation.name, instruction.name)
+    function = Site(entry, instruction, shapes, lowering.context.callee, numerics).bound(entry.exchange)
+    replicas, partitions = device_counts(lowering.context.program.module)
+    flow = Exchange(function, groups=partial(all_devices, instruction, replicas * partitions))
+    return _communication(lowering, instruction, lowering.operands(instruction), flow)
 
 
 def _communicating(

@@ -19,7 +19,7 @@ from hloexec.core.structs import define, frozen
 from hloexec.core.tree import flat
 from hloexec.core.values import Array
 from hloexec.engine.plan.kernels import Conversion, InstructionKernel, Leaf, SlotTree, fits, float_types, leaves
-from hloexec.engine.plan.lowering.flow import boundary, called
+from hloexec.engine.plan.lowering.flow import boundary, called, meeting
 from hloexec.engine.plan.program import call_reason, needs_of, unknown_call_hint
 from hloexec.errors import EvaluationError, UnsupportedError, VerificationError
 from hloexec.ops import registry
@@ -37,7 +37,7 @@ from hloexec.ops.policies.backends import (
     widest_shape,
 )
 from hloexec.ops.policies.policy import NumericsPolicy
-from hloexec.ops.registry import Entry, MemoryOrder, Role, find_opcode
+from hloexec.ops.registry import Entry, MemoryOrder, Role, exchange_of, find_opcode
 from hloexec.ops.traits import Rounding, Sums
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ def custom_call(lowering: Lowering, instruction: Instruction) -> SlotTree:
         return lowering.renamed(instruction, (*values, *lowering.state(instruction, len(values))))
     if entry.invokes is not None:
         return _invoked(lowering, instruction, entry.invokes(instruction))
+    if exchange_of(entry, instruction) is not None:
+        return meeting(lowering, instruction, entry)
     operands = lowering.operands(instruction)
     shapes = tuple([operand.shape for operand in computation.operands_of(instruction)])
     site = _site(lowering, instruction, operands, entry, shapes, numerics)

@@ -15,6 +15,7 @@ from hloexec.core.ir import ArrayShape, Instruction
 from hloexec.core.values import Array
 from hloexec.ops.library_calls.mosaic.ir import MlirType, Operation
 from hloexec.ops.library_calls.mosaic.registry import Kernel
+from hloexec.ops.policies.backends import Flushing, flushes
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import Site, find_opcode
 
@@ -31,7 +32,16 @@ def hlo_kernel(
     site = Site(entry, instruction, tuple(operands), None, numerics)
     kernel = site.kernel()
     assert kernel is not None
-    return kernel
+    return flushing(kernel, opcode, [shape.element_type for shape in (*operands, result)], numerics)
+
+
+def flushing(
+    kernel: Callable[..., Array], opcode: str, types: Sequence[ElementType], numerics: NumericsPolicy
+) -> Callable[..., Array]:
+    """A kernel that does what an opcode does on these element types, with denormals flushed as a policy has it."""
+    entry = find_opcode(opcode)
+    assert entry is not None
+    return Flushing(kernel) if numerics.flushes_denormals and flushes(entry.traits, frozenset(types)) else kernel
 
 
 def with_sign(value_type: MlirType, *, is_unsigned: bool) -> ElementType:

@@ -5,9 +5,11 @@ Operands are dynamic grid bounds, prefetched scalars, and inputs, in this order;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+import attrs
 import numpy as np
 
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
@@ -16,12 +18,23 @@ from hloexec.core.values import Array
 from hloexec.core.wording import counted
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError, warn
 from hloexec.ops.common import array_shape
-from hloexec.ops.library_calls.mosaic.grid import Geometry, Operands, as_memory, geometry_of, run_kernel
+from hloexec.ops.library_calls.mosaic.devices import Devices
+from hloexec.ops.library_calls.mosaic.grid import (
+    Geometry,
+    Operands,
+    as_memory,
+    check_end,
+    geometry_of,
+    prepared,
+)
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Kernel, Operation
 from hloexec.ops.library_calls.mosaic.machine import Finding, Machine
 from hloexec.ops.library_calls.mosaic.memory import undefined_value, whole
+from hloexec.ops.library_calls.mosaic.operations.transfers import reaches_others
+from hloexec.ops.library_calls.mosaic.ordering import Knowledge
 from hloexec.ops.library_calls.mosaic.programs import Program, bound_program, malformed_named, reason_against
 from hloexec.ops.library_calls.mosaic.reading import read_call
+from hloexec.ops.library_calls.mosaic.turns import Turns
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import custom_call
 
@@ -59,11 +72,12 @@ class MosaicCall:
 
     The kernel is MLIR bytecode in the backend_config, which jaxlib reads (`hloexec[jax]`). Its body runs once per grid
     point, in order, on blocks of the operands; each operation of arith, math, vector, memref, scf and tpu rounds to the
-    type of its result, as instructions of HLO do. Kernels that send to other devices, that run on SparseCores, or that
-    have operations without a public definition (random bits of the hardware) are refused by name. A warning tells what
-    hardware hides: results that depend on memory that nothing wrote, accesses beyond a buffer, memory that is used
-    while a transfer is under way, semaphores that do not end at zero, and blocks that several points of parallel grid
-    dimensions write. Source: JAX, Pallas for TPUs and the tpu dialect; MLIR, its dialects.
+    type of its result, as instructions of HLO do. One that sends to other devices runs on all of them at once. Kernels
+    that run on SparseCores, or that have operations without a public definition (random bits of the hardware) are
+    refused by name. A warning tells what hardware hides: results that depend on memory that nothing wrote, accesses
+    beyond a buffer, memory that is used while a transfer is under way or that another device uses at any time,
+    semaphores that do not end at zero, and blocks that several points of parallel grid dimensions write. Source: JAX,
+    Pallas for TPUs and the tpu dialect; MLIR, its dialects.
     """
 
     @staticmethod
@@ -96,19 +110,70 @@ class MosaicCall:
         shape: Shape,
         numerics: NumericsPolicy = REFERENCE,
     ) -> Any:
-        shapes = tuple(array_shape(part, "a result") for part in parts_of(shape))
-        run = _Run(config, bound_program(config.kernel, numerics), operands, shapes)
-        results, machine = run.once()
-        findings = [*machine.findings.values(), *run.reaching(results, machine)]
-        _tell(config.kernel, findings)
-        return results if isinstance(shape, TupleShape) else results[0]
+        if has_communication(config.kernel):
+            raise UnsupportedError(
+                f"{config.kernel.describe()} has to do with other devices, and can only be run on all of them at once"
+            )
+        return _results_of(config, {0: operands}, shape, numerics, are_several=False)[0]
+
+    @staticmethod
+    def meets(instruction: Instruction) -> bool:
+        try:
+            return has_communication(read_call(instruction.backend_config or "").kernel)
+        except UnsupportedError:
+            return False
+
+    @staticmethod
+    def exchange(
+        members: Mapping[int, Sequence[Array]],
+        *,
+        config: Config,
+        shape: Shape,
+        numerics: NumericsPolicy = REFERENCE,
+    ) -> dict[int, Any]:
+        return _results_of(config, members, shape, numerics, are_several=True)
 
 
-def _tell(kernel: Kernel, findings: Sequence[Finding]) -> None:
-    for finding in findings[:_MOST_FINDINGS]:
+@lru_cache(maxsize=256)
+def has_communication(kernel: Kernel) -> bool:
+    """Whether a kernel has to do with other devices, or with which one it runs on."""
+    return any(map(reaches_others, kernel.operations()))
+
+
+def _results_of(
+    config: Config,
+    members: Mapping[int, Sequence[Array]],
+    shape: Shape,
+    numerics: NumericsPolicy,
+    *,
+    are_several: bool,
+) -> dict[int, Any]:
+    """What each device gets; what is found is warned about."""
+    shapes = tuple(array_shape(part, "a result") for part in parts_of(shape))
+    # Reshapes of memrefs need memory that lies in one piece.
+    operands = {device: tuple(np.asarray(array, order="C") for array in arrays) for device, arrays in members.items()}
+    run = _Run(config, bound_program(config.kernel, numerics), operands, shapes, are_several)
+    results, machines = run.once()
+    findings = [(machine.device, finding) for machine in machines for finding in machine.findings.values()]
+    _tell(config.kernel, [*findings, *run.reaching(results, machines)], are_several=are_several)
+    return {device: parts if isinstance(shape, TupleShape) else parts[0] for device, parts in results.items()}
+
+
+def _tell(kernel: Kernel, findings: Sequence[tuple[int, Finding]], *, are_several: bool) -> None:
+    merged: dict[tuple[str, str], Finding] = {}
+    for device, finding in findings:
+        key = finding.place, finding.clause
+        before = merged.setdefault(key, finding)
+        if are_several:
+            merged[key] = attrs.evolve(before, devices=(*before.devices, device))
+    for finding in [*merged.values()][:_MOST_FINDINGS]:
         warn(f"{kernel.describe()}: {finding}")
-    if len(findings) > _MOST_FINDINGS:
-        warn(f"{kernel.describe()}: {len(findings) - _MOST_FINDINGS} more of this kind")
+    if len(merged) > _MOST_FINDINGS:
+        warn(f"{kernel.describe()}: {len(merged) - _MOST_FINDINGS} more of this kind")
+
+
+_Results = Mapping[int, tuple[Array, ...]]
+"""By device."""
 
 
 @frozen(eq=False)
@@ -117,18 +182,50 @@ class _Run:
 
     config: Config
     program: Program
-    operands: tuple[Array, ...]
+    operands: Mapping[int, tuple[Array, ...]]
+    """By device."""
     shapes: tuple[ArrayShape, ...]
+    are_several: bool
+    """Whether devices reach one another."""
 
-    def once(self, others: Sequence[Operation] = ()) -> tuple[tuple[Array, ...], Machine]:
-        """The results, and the machine when it is done; `others` are operations that read other undefined values."""
-        machine = Machine([None] * self.config.kernel.value_count, others=dict.fromkeys(others, True))
+    def once(self, others: Sequence[Operation] = (), *, is_reversed: bool = False) -> tuple[_Results, list[Machine]]:
+        """The results, and the machines, done; `others` are operations that read other undefined values, and parallel
+        dimensions of the grid are gone through from the end if `is_reversed`."""
+        kernel, count = self.config.kernel, len(self.operands)
+        undefined = dict.fromkeys(others, True)
+        machines = [
+            Machine([None] * kernel.value_count, others=undefined, device=device, is_reversed=is_reversed)
+            for device in self.operands
+        ]
+        for machine in machines if self.are_several else ():
+            machine.knowledge = Knowledge(machine.device, [int(other == machine.device) for other in range(count)])
         with np.errstate(all="ignore"):
-            views = self._views()
+            views = [self._views(operands) for operands in self.operands.values()]
             try:
-                run_kernel(self.program, self.config.geometry, views, machine)
+                bodies = [
+                    prepared(self.program, self.config.geometry, view, machine)
+                    for view, machine in zip(views, machines, strict=True)
+                ]
+                self._run_all(machines, bodies)
             except EvaluationError as error:
-                raise EvaluationError(f"{self.config.kernel.describe()}: {error.message}") from None
+                raise EvaluationError(f"{kernel.describe()}: {error.message}") from None
+        results = {}
+        for machine, view in zip(machines, views, strict=True):
+            check_end(kernel, machine)
+            results[machine.device] = self._outputs(view, machine)
+        return results, machines
+
+    def _run_all(self, machines: Sequence[Machine], bodies: Sequence[Callable[[], None]]) -> None:
+        if not self.are_several:
+            bodies[0]()
+            return
+        devices = Devices({machine.device: machine for machine in machines}, Turns(bodies))
+        for machine in machines:
+            machine.devices = devices
+        devices.run()
+
+    def _outputs(self, views: Operands, machine: Machine) -> tuple[Array, ...]:
+        """What is in the outputs of a device; it is noticed what nothing has written."""
         outputs = views.views[views.input_count :]
         for number, ref in enumerate(outputs):
             if not ref.defined.all():
@@ -136,26 +233,42 @@ class _Run:
                 ref.array[np.logical_not(ref.defined)] = undefined_value(element)
                 machine.operation = self.config.kernel.main
                 machine.report(f"leaves elements of {ref.name} that nothing has written")
-        results = tuple(
+        return tuple(
             ref.array.view(shape.element_type.storage) for ref, shape in zip(outputs, self.shapes, strict=True)
         )
-        return results, machine
 
-    def reaching(self, results: Sequence[Array], machine: Machine) -> list[Finding]:
-        """The reads of undefined elements on which results depend: these change with what stands for them."""
-        reads = machine.undefined_reads
-        if not reads or not self._changes(results, [*reads]):
+    def reaching(self, results: _Results, machines: Sequence[Machine]) -> list[tuple[int, Finding]]:
+        """What results depend on: reads of undefined elements, where they change with what stands for them, and the
+        order of parallel dimensions, where they change with that."""
+        ordered = [(machine.device, finding) for machine in machines for finding in machine.ordered.values()]
+        if ordered and not self._changes(results, is_reversed=True):
+            ordered = []
+        return [*ordered, *self._undefined(results, machines)]
+
+    def _undefined(self, results: _Results, machines: Sequence[Machine]) -> list[tuple[int, Finding]]:
+        operations = dict.fromkeys(operation for machine in machines for operation in machine.undefined_reads)
+        if not operations or not self._changes(results, [*operations]):
             return []
-        return [finding for operation, finding in reads.items() if self._changes(results, [operation])]
+        reaching = {operation for operation in operations if self._changes(results, [operation])}
+        return [
+            (machine.device, finding)
+            for machine in machines
+            for operation, finding in machine.undefined_reads.items()
+            if operation in reaching
+        ]
 
-    def _changes(self, results: Sequence[Array], others: Sequence[Operation]) -> bool:
-        """Whether results are others if some operations read other undefined values."""
-        again, _ = self.once(others)
-        return any(one.tobytes() != two.tobytes() for one, two in zip(results, again, strict=True))
+    def _changes(self, results: _Results, others: Sequence[Operation] = (), *, is_reversed: bool = False) -> bool:
+        """Whether results are others if some operations read other undefined values, or in another order."""
+        again, _ = self.once(others, is_reversed=is_reversed)
+        return any(
+            one.tobytes() != two.tobytes()
+            for device, parts in results.items()
+            for one, two in zip(parts, again[device], strict=True)
+        )
 
-    def _views(self) -> Operands:
+    def _views(self, arguments: Sequence[Array]) -> Operands:
         """What the kernel is given: inputs as they are, outputs undefined, or what the operand is that they share."""
-        geometry, operands = self.config.geometry, list(self.operands)
+        geometry, operands = self.config.geometry, list(arguments)
         dynamic = iter(operands[: geometry.dynamic_count])
         bounds = tuple(int(next(dynamic)) if size == DYNAMIC else size for size in geometry.bounds)
         arrays = operands[geometry.dynamic_count :]

@@ -9,8 +9,8 @@ BlockSpecs" and its lowering for TPUs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress, product
 from typing import Any
 
 import attrs
@@ -135,8 +135,8 @@ class Operands:
     input_count: int
 
 
-def run_kernel(program: Program, geometry: Geometry, operands: Operands, machine: Machine) -> None:
-    """Run the body for each grid point; the outputs are then in their views."""
+def prepared(program: Program, geometry: Geometry, operands: Operands, machine: Machine) -> Callable[[], None]:
+    """What runs the body for each grid point; the outputs are in their views then. All memory is there before."""
     machine.bounds = operands.bounds
     scratch = [
         allocated(machine, scratch_type, (), f"scratch operand {number}")
@@ -145,31 +145,63 @@ def run_kernel(program: Program, geometry: Geometry, operands: Operands, machine
     windows = [_window(program, geometry, operands, number) for number in range(len(operands.views))]
     moved = [window for window in windows if isinstance(window, _Window)]
     views = [window.block if isinstance(window, _Window) else window for window in windows]
-    parallel = [dimension for dimension, word in enumerate(geometry.semantics) if word != "arbitrary"]
-    body = program.function(program.kernel.name)
-    for point in product(*map(range, operands.bounds)):
-        machine.point = point
+    for key, ref in enumerate((*operands.prefetched, *views, *scratch)):
+        machine.share(key, ref)
+    body, kept = program.function(program.kernel.name), [*views[operands.input_count :], *scratch]
+    machine.outputs = tuple(whole.buffer for whole in windows[operands.input_count :] if isinstance(whole, Ref))
+
+    def run() -> None:
+        before: tuple[int, ...] | None = None
+        for point, place in _points(geometry, operands.bounds, is_reversed=machine.is_reversed):
+            machine.tick()
+            machine.point = point
+            machine.has_aged |= place != (before or place)
+            for ref in kept if place != before and machine.has_aged else ():
+                ref.age()
+            before = place
+            for window in moved:
+                index = tuple(map(int, window.index_map(machine, *point, *operands.prefetched)))
+                window.move(machine, index)
+            body(machine, *point, *operands.prefetched, *views, *scratch)
+            _note_writers(machine, moved, place, program.kernel)
         for window in moved:
-            index = tuple(map(int, window.index_map(machine, *point, *operands.prefetched)))
-            window.move(machine, index)
-        body(machine, *point, *operands.prefetched, *views, *scratch)
-        _note_writers(machine, moved, tuple(point[dimension] for dimension in parallel), program.kernel)
-    for window in moved:
-        window.flush()
-    machine.operation, machine.point = program.kernel.main, ()
+            window.flush()
+
+    return run
+
+
+def _points(
+    geometry: Geometry, bounds: Sequence[int], *, is_reversed: bool
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The points of the grid in order, each with its place on the parallel dimensions, of which any order is right."""
+    is_parallel = [word != "arbitrary" for word in geometry.semantics]
+    for point in product(
+        *(
+            range(size)[:: -1 if is_free and is_reversed else 1]
+            for size, is_free in zip(bounds, is_parallel, strict=True)
+        )
+    ):
+        yield point, tuple(compress(point, is_parallel))
+
+
+def check_end(kernel: Kernel, machine: Machine) -> None:
+    """What has to hold when a kernel has come to its end, on all devices that run it."""
+    machine.operation, machine.point = kernel.main, ()
+    if machine.barrier is not None:
+        machine.semaphores.append(machine.barrier)
     check_semaphores(machine, 0)
 
 
 def _note_writers(machine: Machine, windows: Sequence[_Window], where: tuple[int, ...], kernel: Kernel) -> None:
-    """Report blocks that are written at several places of the parallel dimensions, whose order is not defined."""
+    """Note blocks that are written at several places of the parallel dimensions, whose order is not defined."""
     names = [
         f"block {window.index} of {window.whole.name}"
         for window in windows
         if window.is_output and window.index is not None and window.written.setdefault(window.index, where) != where
     ]
-    if names and not machine.has_met_parallel_writes:
-        machine.operation, machine.has_met_parallel_writes = kernel.main, True
-        machine.report(
+    if names and not any("parallel grid dimensions, whose" in clause for _, clause in machine.ordered):
+        machine.operation = kernel.main
+        machine.note_order(
             f"writes {', '.join(names)} at several points of its parallel grid dimensions, whose order is not defined: "
             "no matter where nothing uses the result"
         )

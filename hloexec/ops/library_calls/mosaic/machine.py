@@ -6,8 +6,8 @@ is touched while a transfer to it or from it is under way, and semaphores that d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -15,9 +15,15 @@ import numpy as np
 from hloexec.core.dtypes import ElementType, element_type_of
 from hloexec.core.structs import define, frozen
 from hloexec.core.values import Array
+from hloexec.core.wording import on_devices
 from hloexec.errors import EvaluationError
+from hloexec.ops import interruption
 from hloexec.ops.library_calls.mosaic.ir import Operation
 from hloexec.ops.library_calls.mosaic.memory import Index, Ref, other_value, undefined_value
+from hloexec.ops.library_calls.mosaic.ordering import Knowledge, Shared
+
+if TYPE_CHECKING:
+    from hloexec.ops.library_calls.mosaic.devices import Devices
 
 
 @frozen
@@ -30,22 +36,38 @@ class Finding:
     """The operation and where its source is."""
     point: tuple[int, ...]
     """The grid point at which it happened first."""
+    detail: str = ""
+    """With which other devices it happened first."""
+    devices: tuple[int, ...] = ()
+    """The devices of several that did it."""
 
     def __str__(self) -> str:
-        where = f", first at grid point {self.point}" if self.point else ""
-        return f"{self.place} {self.clause}{where}".strip()
+        first = [self.detail] * bool(self.detail) + [f"at grid point {self.point}"] * bool(self.point)
+        where = f", first {' '.join(first)}" if first else ""
+        return f"{self.place}{on_devices(self.devices)} {self.clause}{where}".strip()
 
 
 @define(eq=False)
 class Transfer:
     """A copy that has been started, and not been waited for."""
 
-    source: Ref
-    target: Ref
+    source: Ref | None
+    """None where that is another device's."""
+    target: Ref | None
     semaphore: Ref
     bytes: int
-    started: str
-    """Where."""
+    place: str
+    """Where it has been started."""
+    sender: int | None = None
+    """The device that has started it, if another one."""
+
+    @property
+    def started(self) -> str:
+        return self.place if self.sender is None else f"{self.place} of another device"
+
+    @property
+    def detail(self) -> str:
+        return "" if self.sender is None else f"from device {self.sender}"
 
 
 @define(eq=False)
@@ -67,14 +89,43 @@ class Machine:
     transfers: list[Transfer] = attrs.Factory(list)
     semaphores: list[Ref] = attrs.Factory(list)
     barrier: Ref | None = None
-    has_met_parallel_writes: bool = False
+    ordered: dict[tuple[str, str], Finding] = attrs.Factory(dict)
+    """What may depend on the order of parallel grid dimensions."""
+    outputs: tuple[Array, ...] = ()
+    """The buffers of outputs that are written where they lie; of a grid with several places of parallel dimensions."""
+    is_reversed: bool = False
+    """Whether it goes through parallel grid dimensions from the end."""
+    has_aged: bool = False
+    """Whether it has come to a second place of them."""
+    device: int = 0
+    devices: Devices | None = None
+    """Those that run the kernel with this one."""
+    knowledge: Knowledge | None = None
+    """What it knows of them."""
 
-    def report(self, clause: str) -> None:
+    def tick(self) -> None:
+        """Called once per grid point and iteration: ends what has to end."""
+        interruption.require_going()
+        if self.devices is not None:
+            self.devices.turns.require_going()
+
+    def share(self, key: Hashable, ref: Ref) -> None:
+        """Let other devices reach a buffer, by what is the same on all of them."""
+        if self.knowledge is not None:
+            self.knowledge.shared[key] = Shared(ref)
+
+    def note(self, part: Ref | None, *, is_write: bool, place: str | None = None) -> None:
+        """Remember an access, of the operation that is run if not another, for what other devices do there."""
+        if self.knowledge is not None and part is not None:
+            self.knowledge.note(part, self.place if place is None else place, is_write=is_write)
+
+    def report(self, clause: str, detail: str = "") -> None:
         """Note what the operation that is run does; the first time counts."""
-        place = self._place()
-        self.findings.setdefault((place, clause), Finding(clause, place, self.point))
+        place = self.place
+        self.findings.setdefault((place, clause), Finding(clause, place, self.point, detail))
 
-    def _place(self) -> str:
+    @property
+    def place(self) -> str:
         """The operation that is run, and its source; empty where that is the whole kernel."""
         is_whole = self.operation is None or self.operation.name == "func.func"
         return "" if self.operation is None or is_whole else self.operation.place
@@ -82,13 +133,15 @@ class Machine:
     def fault(self, clause: str) -> EvaluationError:
         """An error of the operation that is run: `clause` is one without a subject."""
         where = f" at grid point {self.point}" if self.point else ""
-        return EvaluationError(f"{self._place()}{where} {clause}")
+        where += "" if self.devices is None else on_devices([self.device])
+        return EvaluationError(f"{self.place}{where} {clause}")
 
     def load(self, ref: Ref, index: Index) -> Array:
         """Elements of a view, which lie inside of it, as an array of their own."""
         ref = ref.refreshed()
-        if self.transfers:
+        if self.transfers or self.knowledge is not None:
             self._check_transfers(ref, index, is_write=False)
+        self.check_order(ref, index, is_write=False)
         values, defined = ref.array[index], np.asarray(ref.defined[index])
         return self._with_undefined(np.array(values), defined, ref.name)
 
@@ -107,10 +160,11 @@ class Machine:
 
     def store(self, ref: Ref, index: Index, values: Any, mask: Array | None = None) -> None:
         """Write to elements of a view, which lie inside of it."""
-        if self.transfers:
+        if self.transfers or self.knowledge is not None:
             self._check_transfers(ref, index, is_write=True)
         if not ref.buffer.flags.writeable:
             raise self.fault(f"writes to {ref.name}, which is an input that no output shares memory with")
+        self.check_order(ref, index, is_write=True)
         ref.store(index, values, mask)
 
     def window(self, ref: Ref, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Window:
@@ -131,13 +185,29 @@ class Machine:
         )
         return Window(tuple(places), tuple(kept), tuple(sizes))
 
+    def check_order(self, ref: Ref, index: Index, *, is_write: bool) -> None:
+        """Note what has been written at other places of the parallel dimensions: what is read of it, and what is
+        written once more."""
+        is_met = self.has_aged and ref.packed is None and ref.has_aged(index)
+        if is_met and (not is_write or any(ref.buffer is buffer for buffer in self.outputs)):
+            verb = "writes" if is_write else "reads"
+            self.note_order(
+                f"{verb} elements of {ref.name} that another point of its parallel grid dimensions has written"
+            )
+
+    def note_order(self, clause: str) -> None:
+        """Note what the operation that is run does, if results turn out to depend on the order of grid points."""
+        self.ordered.setdefault((self.place, clause), Finding(clause, self.place, self.point))
+
     def _check_transfers(self, ref: Ref, index: Index, *, is_write: bool) -> None:
         part = ref.view(index) if ref.packed is None else ref
+        self.note(part, is_write=is_write)
         for transfer in self.transfers:
-            if transfer.target.overlaps(part):
+            if transfer.target is not None and transfer.target.overlaps(part):
                 verb = "writes to" if is_write else "reads"
-                self.report(f"{verb} {ref.name} while the transfer to it that {transfer.started} starts is under way")
-            elif is_write and transfer.source.overlaps(part):
+                clause = f"{verb} {ref.name} while the transfer to it that {transfer.started} starts is under way"
+                self.report(clause, transfer.detail)
+            elif is_write and transfer.source is not None and transfer.source.overlaps(part):
                 self.report(f"writes to {ref.name} while the transfer that {transfer.started} starts reads it")
 
 

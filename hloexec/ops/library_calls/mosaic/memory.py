@@ -28,6 +28,10 @@ Index = tuple[Any, ...]
 """Slices and numbers, as NumPy takes them."""
 
 
+AGED = 2
+_DEFINED = np.uint8
+
+
 @define(eq=False)
 class Ref:
     """A view of a buffer: what a memref is when the kernel runs."""
@@ -35,7 +39,8 @@ class Ref:
     array: Array
     """A view of the buffer's array."""
     defined: Array
-    """For each element, whether something has written it: a view of the buffer's."""
+    """For each element, whether something has written it: a view of the buffer's. AGED: at another place of the
+    parallel dimensions of a grid."""
     buffer: Array
     """The whole array; what tells buffers apart."""
     name: str
@@ -71,6 +76,27 @@ class Ref:
         defined = np.logical_and.reduce(defined.reshape(*array.shape[:-2], rows, factor, array.shape[-1]), -2)
         return Ref(array, defined, self.buffer, self.name, self)
 
+    def counterpart(self, whole: Ref) -> Ref:
+        """The same part of another buffer of the same type and shape, which is contiguous as this one's."""
+        if self.packed is not None:
+            return self.packed.counterpart(whole).bitcast(element_type_of(self.array.dtype))
+        size = self.buffer.itemsize
+        start = self.array.__array_interface__["data"][0] - self.buffer.__array_interface__["data"][0]
+        bits = whole.buffer.reshape(-1).view(np.uint8)
+        array: Array = np.ndarray(self.array.shape, self.array.dtype, bits, start, self.array.strides)
+        steps = [stride // size for stride in self.array.strides]
+        kept = whole.defined.reshape(-1)
+        defined: Array = np.ndarray(self.array.shape, kept.dtype, kept, start // size, steps)
+        return Ref(array, defined, whole.buffer, whole.name)
+
+    def age(self) -> None:
+        """What has been written was written at another place of the parallel dimensions of the grid."""
+        self.defined[...] = (self.defined != 0).view(np.uint8) * np.uint8(AGED)
+
+    def has_aged(self, index: Index) -> bool:
+        """Whether some elements were written at another place."""
+        return bool(self.defined[index].max(initial=0) == AGED)
+
     def refreshed(self) -> Ref:
         """Itself, or with the bits that the view under it has now."""
         return self if self.packed is None else self.packed.refreshed().bitcast(element_type_of(self.array.dtype))
@@ -82,7 +108,7 @@ class Ref:
             ref.array[index], ref.defined[index] = values, True
         else:
             ref.array[index][mask] = np.broadcast_to(values, mask.shape)[mask]
-            ref.defined[index] |= mask
+            ref.defined[index][mask] = True
         if ref.packed is not None:
             under = ref.packed
             under.store((...,), bitcast_rows(ref.array, element_type_of(under.array.dtype)))
@@ -128,11 +154,11 @@ def allocate(value_type: MlirType, sizes: Sequence[int], name: str) -> Ref:
         raise EvaluationError(f"{name} has {byte_text(size)}, which is more than TPUs have near their cores")
     value = np.zeros((), np.int32) if value_type.is_semaphore else undefined_value(element)
     array = np.full(tuple(sizes), value, element.storage)
-    return Ref(array, np.full(array.shape, value_type.is_semaphore), array, name)
+    return Ref(array, np.full(array.shape, value_type.is_semaphore, _DEFINED), array, name)
 
 
 def whole(array: Array, name: str, *, is_defined: bool = True) -> Ref:
     """A buffer that is an array."""
     is_fixed = is_defined and not array.flags.writeable
-    defined = np.broadcast_to(np.True_, array.shape) if is_fixed else np.full(array.shape, is_defined)
+    defined = np.broadcast_to(np.True_, array.shape) if is_fixed else np.full(array.shape, is_defined, _DEFINED)
     return Ref(array, defined, array, name)

@@ -167,7 +167,9 @@ def bind_allocation(operation: Operation, scope: Scope) -> Kernel:
     value_type = operation.result_type
 
     def compute(machine: Machine, *sizes: int) -> Ref:
-        return allocated(machine, value_type, sizes, f"what {operation.place} allocates")
+        ref = allocated(machine, value_type, sizes, f"what {operation.place} allocates")
+        machine.share(operation, ref)
+        return ref
 
     return compute
 

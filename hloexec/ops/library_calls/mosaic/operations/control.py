@@ -15,6 +15,7 @@ from hloexec.ops.library_calls.mosaic.ir import Operation
 from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.registry import Kernel, Refusal, Scope, add_operation, operation
 
+BARRIER = "the barrier's semaphore"
 TERMINATORS = frozenset({"scf.yield", "scf.condition", "func.return", "tpu.yield"})
 """What ends a region: its operands are what the region gives."""
 
@@ -42,6 +43,7 @@ def bind_for(operation: Operation, scope: Scope) -> Kernel:
         if step <= 0:
             raise machine.fault(f"counts in steps of {step}")
         for number in range(low, high, step):
+            machine.tick()
             carried = body(machine, number, *carried)
         return carried
 
@@ -56,6 +58,7 @@ def bind_while(operation: Operation, scope: Scope) -> Kernel:
     def compute(machine: Machine, *carried: Any) -> tuple[Any, ...]:
         condition, *values = before(machine, *carried)
         while condition:
+            machine.tick()
             condition, *values = before(machine, *after(machine, *values))
         return tuple(values)
 
@@ -77,9 +80,13 @@ def bind_region(operation: Operation, scope: Scope) -> Kernel:
 
     def compute(machine: Machine) -> tuple[Any, ...]:
         count = len(machine.semaphores)
+        shared = {} if machine.knowledge is None else dict(machine.knowledge.shared)
         values = body(machine)
         machine.operation = operation
         check_semaphores(machine, count)
+        if machine.knowledge is not None:
+            barrier = {key: value for key, value in machine.knowledge.shared.items() if key == BARRIER}
+            machine.knowledge.shared = shared | barrier
         return values
 
     return compute
@@ -111,6 +118,12 @@ def bind_assert(operation: Operation, scope: Scope) -> Kernel:
     return compute
 
 
+@operation("tpu.device_id", is_machine=True)
+def bind_device(operation: Operation, scope: Scope) -> Kernel:
+    """The number of the device."""
+    return lambda machine: machine.device
+
+
 @operation("tpu.iteration_bound", is_machine=True)
 def bind_bound(operation: Operation, scope: Scope) -> Kernel:
     """The size of a dimension of the grid."""
@@ -138,7 +151,6 @@ _REFUSED = {
     "tpu.prng_random_bits": "it takes the hardware's random bits, of which no definition is public",
     "tpu.stochastic_convert": "which random bits it adds to a float before it rounds is not public",
     "tpu.stochastic_convert_elementwise": "which random bits it adds to a float before it rounds is not public",
-    "tpu.device_id": "it asks for the number of its device, and hloexec runs kernels of one device",
 }
 
 for _name, _reason in _REFUSED.items():

@@ -16,7 +16,7 @@ from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
 from hloexec.ops.common import widen
 from hloexec.ops.elementwise.selection import convert
-from hloexec.ops.library_calls.mosaic.bridging import bitcast_rows, bits_as
+from hloexec.ops.library_calls.mosaic.bridging import bitcast_rows, bits_as, flushing
 from hloexec.ops.library_calls.mosaic.ir import Operation, Text, parse_type
 from hloexec.ops.library_calls.mosaic.registry import Kernel, Scope, operation
 
@@ -133,6 +133,7 @@ def bind_all_reduce(operation: Operation, scope: Scope) -> Kernel:
         element = result.element_type
         neutral = np.asarray(reducer.identity(element.accumulate)).astype(element.storage)
         reduce: Any = lambda value: reduce_known(value, (axis,), neutral, reducer, element)  # noqa: E731
+        reduce = flushing(reduce, "reduce", [element], scope.numerics)
     elif kind in _INDEX_REDUCTIONS:
         reduce = lambda value: _INDEX_REDUCTIONS[kind](widen(value), axis)  # noqa: E731
     else:

@@ -12,7 +12,7 @@ import numpy as np
 from hloexec.core.ir import ArrayShape
 from hloexec.core.values import Array
 from hloexec.errors import UnsupportedError
-from hloexec.ops.library_calls.mosaic.bridging import as_array, as_value, hlo_kernel, with_sign
+from hloexec.ops.library_calls.mosaic.bridging import as_array, as_value, flushing, hlo_kernel, with_sign
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Operation
 from hloexec.ops.library_calls.mosaic.registry import Kernel, Scope, operation
 from hloexec.ops.reduction.reducers import KNOWN_REDUCERS, reduce_known
@@ -135,8 +135,13 @@ def bind_reduction(operation: Operation, scope: Scope) -> Kernel:
     combine = hlo_kernel(_REDUCERS[kind], [shape, shape], shape, scope.numerics)
     neutral = np.asarray(reducer.identity(element.accumulate)).astype(element.storage)
 
+    def fold(value: Array) -> Array:
+        return reduce_known(value, dimensions, neutral, reducer, element)
+
+    reduce = flushing(fold, "reduce", [element], scope.numerics)
+
     def compute(value: Array, *initial: Any) -> Any:
-        combined = reduce_known(value.view(element.storage), dimensions, neutral, reducer, element)
+        combined = np.asarray(reduce(value.view(element.storage)))
         if initial:
             combined = np.asarray(combine(as_array(initial[0], result).view(element.storage), combined))
         return as_value(combined.view(result.element_type.storage), result)
