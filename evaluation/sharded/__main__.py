@@ -179,7 +179,7 @@ def _cases(group: str | None, only: str) -> Iterator[tuple[str, str, Callable[[]
 
 
 @click.command()
-@click.option("--group", type=click.Choice(["seen", "reserve"]), help="Only these; by default both.")
+@click.option("--group", type=click.Choice(["seen", "reserve", "later"]), help="Only these; by default all.")
 @click.option("--only", default="", help="Only cases whose name contains this.")
 def main(group: str | None, only: str) -> None:
     """How often `hx.compare_sharded` is right.

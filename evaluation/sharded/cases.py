@@ -51,7 +51,10 @@ _MOES = {"router": P(), "up": P("d"), "down": P("d")}
 _TRAINED = {"up": (8, 16), "down": (16, 8), "bias": (8,)}
 _TRAINEDS = {"up": P(None, "m"), "down": P("m"), "bias": P()}
 _QKV = {"q": (6, 6), "k": (6, 6), "v": (6, 6)}
-_SEEN, _HELD = "programs", "reserve"
+_SQ = {"up": (6, 16), "down": (16, 6), "gain": (6,)}
+_SQS = {"up": P(None, "m"), "down": P("m"), "gain": P()}
+_COLUMNS = P(None, "m")
+_SEEN, _HELD, _LATER = "programs", "reserve", "later"
 
 STEPS = {
     step.name: step
@@ -96,6 +99,20 @@ STEPS = {
             True,
         ),
         Step(_HELD, "scanned", (8,), ((8, 5, 5), (4, 3, 5)), (P("d"), P()), P(), "reserve"),
+        Step(_LATER, "sequenced", (2, 4), (_SQ, (4, 8, 6)), (_SQS, P("d", "m")), P("d", "m"), "later"),
+        Step(_LATER, "embedded", (2, 4), ((32, 6), (6, 4), (8, 5)), (P("m"), P(), P("d")), P("d"), "later"),
+        Step(
+            _LATER,
+            "optimized",
+            (2, 4),
+            ((6, 16), (6, 16), (6, 16), (8, 6), (8, 16)),
+            (_COLUMNS, _COLUMNS, _COLUMNS, P("d"), P("d", "m")),
+            (_COLUMNS, _COLUMNS, _COLUMNS, P()),
+            "later",
+        ),
+        Step(_LATER, "transformed", (8,), ((16, 16),), (P("d"),), P("d"), "later"),
+        Step(_LATER, "counted", (2, 4), ((16, 12),), (P("d", "m"),), (P(), P(), P()), "later"),
+        Step(_LATER, "relaxed", (8,), ((32, 3),), (P("d"),), (P("d"), P()), "later"),
     )
 }
 
@@ -183,4 +200,26 @@ FAULTS = [
     Fault("batched", "unscaled", 'lax.pmean(((out - y) ** 2).mean(), "d")', 'lax.psum(((out - y) ** 2).mean(), "d")'),
     Fault("scanned", "early", "tick - stages + 1", "tick - stages + 2"),
     Fault("scanned", "by two", "(i, (i + 1) % stages)", "(i, (i + 2) % stages)"),
+    Fault(
+        "sequenced", "mean", "tiled=True)\n    return x + mine", 'tiled=True) / lax.axis_size("m")\n    return x + mine'
+    ),
+    Fault("sequenced", "stale", 'lax.all_gather(normed, "m"', 'lax.all_gather(x, "m"', has_reference=True),
+    Fault(
+        "sequenced",
+        "lost sum",
+        'lax.psum_scatter(partial, "m", scatter_dimension=1, tiled=True)',
+        'lax.dynamic_slice_in_dim(partial, lax.axis_index("m") * x.shape[1], x.shape[1], 1)',
+        ("partial = jax.nn",),
+    ),
+    Fault("embedded", "wrong start", 'lax.axis_index("m") * size', 'lax.axis_index("d") * size'),
+    Fault("embedded", "lost sum", 'lax.psum(rows, "m")', "rows", ("rows = jnp.where", "jnp.tanh(vectors")),
+    Fault("embedded", "wrong axis", 'lax.psum(rows, "m")', 'lax.psum(rows, "d")'),
+    Fault("optimized", "local norm", 'lax.psum((gradient**2).sum(), "m")', "(gradient**2).sum()"),
+    Fault("optimized", "unscaled", 'lax.pmean(gradient, "d")', 'lax.psum(gradient, "d")'),
+    Fault("optimized", "lost mean", 'lax.pmean(gradient, "d")', "gradient", ("jnp.sin(x @ w)",)),
+    Fault("transformed", "other way", 'rows, "d", 1, 0', 'jnp.roll(rows, 2, 1), "d", 1, 0'),
+    Fault("counted", "local maximum", 'lax.pmax(x.max(), ("d", "m"))', "x.max()"),
+    Fault("counted", "one axis", 'lax.psum(mine, ("d", "m"))', 'lax.psum(mine, "d")'),
+    Fault("relaxed", "both from one side", '(x[:1], "d", left)', '(x[:1], "d", right)'),
+    Fault("relaxed", "local residual", 'lax.pmax(jnp.abs(new - x).max(), "d")', "jnp.abs(new - x).max()"),
 ]

@@ -173,10 +173,10 @@ def with_exchanges(
         search = attrs.evolve(search, findings=(attrs.evolve(first, reason=_reason(group)), *others))
     return (
         added
-        or (tiles and _taking_parts(search, wrong, replay, tiles))
         or _exchanging(search, blamed, replay, is_right)
         or _exchanging_once_more(search, blamed, replay, is_right)
         or _counting_otherwise(search, ours, is_right)
+        or (tiles and _taking_parts(search, wrong, replay, tiles))
         or _giving_elements(search, blamed, replay)
         or search
     )

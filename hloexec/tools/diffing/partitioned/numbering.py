@@ -39,12 +39,18 @@ def counted_otherwise(module: Module, is_right: Callable[[Module], bool]) -> tup
 
 def _edits(module: Module) -> Iterator[tuple[Use, str, Module]]:
     numbers = {use: instruction for computation in module for use, instruction in _numbers(computation)}
+    groups: list[dict[Use, Instruction]] = []
     for line in by_source(module, numbers):
-        for opcode in dict.fromkeys(instruction.opcode for _, instruction in line):
-            alike = {use: instruction for use, instruction in line if instruction.opcode == opcode}
-            first = next(iter(alike))
-            for text, changed in (*_along_others(module, alike), *_by_other_opcodes(module, alike)):
-                yield first, text, changed
+        alike: dict[tuple[str, ...], dict[Use, Instruction]] = {}
+        for use, instruction in line:
+            derived = (name for name in instruction.operands if (use[0], name, 0) in numbers)
+            alike.setdefault((instruction.opcode, *derived), {})[use] = instruction
+        groups += alike.values()
+    # What each step of a loop that is unrolled does comes first.
+    for group in sorted(groups, key=len, reverse=True):
+        first = next(iter(group))
+        for text, changed in (*_along_others(module, group), *_by_other_opcodes(module, group)):
+            yield first, text, changed
 
 
 def _numbers(computation: Computation) -> Iterator[tuple[Use, Instruction]]:
