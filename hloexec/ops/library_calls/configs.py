@@ -165,7 +165,7 @@ _VALUE = re.compile(
 _ESCAPE = re.compile(rb"\\(?:([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPED_LETTERS = {b"n": b"\n", b"t": b"\t"}
 _SEPARATOR = re.compile(r"\s*,")
-_MOST_CHARACTERS = 100_000
+_MOST_CHARACTERS = 50_000_000
 
 
 @lru_cache(maxsize=1024)

@@ -14,18 +14,17 @@ from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.core.wording import counted
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError, warn
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape
+from hloexec.ops.library_calls.mosaic.findings import reaching, shared_memory, tell
 from hloexec.ops.library_calls.mosaic.grid import Geometry, Operands, as_memory, geometry_of, run_kernel
 from hloexec.ops.library_calls.mosaic.ir import DYNAMIC, Kernel, Operation
-from hloexec.ops.library_calls.mosaic.machine import Finding, Machine
+from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.memory import undefined_value, whole
 from hloexec.ops.library_calls.mosaic.programs import Program, bound_program, malformed_named, reason_against
 from hloexec.ops.library_calls.mosaic.reading import read_call
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import custom_call
-
-_MOST_FINDINGS = 8
 
 
 @frozen(eq=False)
@@ -43,14 +42,9 @@ def _config(instruction: Instruction) -> Config:
     reason = reason_against(call.kernel)
     if reason is not None:
         raise UnsupportedError(reason)
-    aliases = []
-    for alias in instruction.attributes.output_to_operand_aliasing:
-        if alias.operand_index or len(alias.output_index) > 1:
-            raise UnsupportedError("its outputs share memory with parts of nested tuples")
-        aliases.append((alias.output_index[0] if alias.output_index else 0, alias.operand_number))
     bound_program(call.kernel, REFERENCE)
     with malformed_named(call.kernel.describe()):
-        return Config(call.kernel, geometry_of(call.kernel), tuple(aliases))
+        return Config(call.kernel, geometry_of(call.kernel), shared_memory(instruction))
 
 
 @custom_call("tpu_custom_call", config=_config)
@@ -99,16 +93,8 @@ class MosaicCall:
         shapes = tuple(array_shape(part, "a result") for part in parts_of(shape))
         run = _Run(config, bound_program(config.kernel, numerics), operands, shapes)
         results, machine = run.once()
-        findings = [*machine.findings.values(), *run.reaching(results, machine)]
-        _tell(config.kernel, findings)
+        tell(config.kernel, [*machine.findings.values(), *reaching(run.once, results, machine)])
         return results if isinstance(shape, TupleShape) else results[0]
-
-
-def _tell(kernel: Kernel, findings: Sequence[Finding]) -> None:
-    for finding in findings[:_MOST_FINDINGS]:
-        warn(f"{kernel.describe()}: {finding}")
-    if len(findings) > _MOST_FINDINGS:
-        warn(f"{kernel.describe()}: {len(findings) - _MOST_FINDINGS} more of this kind")
 
 
 @frozen(eq=False)
@@ -140,18 +126,6 @@ class _Run:
             ref.array.view(shape.element_type.storage) for ref, shape in zip(outputs, self.shapes, strict=True)
         )
         return results, machine
-
-    def reaching(self, results: Sequence[Array], machine: Machine) -> list[Finding]:
-        """The reads of undefined elements on which results depend: these change with what stands for them."""
-        reads = machine.undefined_reads
-        if not reads or not self._changes(results, [*reads]):
-            return []
-        return [finding for operation, finding in reads.items() if self._changes(results, [operation])]
-
-    def _changes(self, results: Sequence[Array], others: Sequence[Operation]) -> bool:
-        """Whether results are others if some operations read other undefined values."""
-        again, _ = self.once(others)
-        return any(one.tobytes() != two.tobytes() for one, two in zip(results, again, strict=True))
 
     def _views(self) -> Operands:
         """What the kernel is given: inputs as they are, outputs undefined, or what the operand is that they share."""
