@@ -256,6 +256,13 @@ class Attributes:
             raise UnsupportedError(f"its attribute {name} must be true or false, but is {value!r}")
         return bool(value)
 
+    def text(self, name: str) -> str:
+        """A string, in which escapes stand as they are."""
+        value = self._take(name, None)
+        if not isinstance(value, str):
+            raise UnsupportedError(f"its attribute {name} must be a string, but is {value!r}")
+        return value
+
     def choice(self, name: str, choices: Mapping[int, _T], default: int | None = None) -> _T:
         """What an enumeration's number stands for."""
         value = self.integer(name, default)

@@ -92,9 +92,7 @@ def changed(seed: int, body: bytes) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 500))]
-)
+@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(60, 500))])
 def test_bytecode_that_is_changed_is_refused_or_runs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but errors of hloexec's come out, and this process lives on."""
     monkeypatch.setattr(reader, "_SECONDS", 5.0)
