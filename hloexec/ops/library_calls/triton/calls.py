@@ -14,6 +14,7 @@ import numpy as np
 from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
+from hloexec.core.wording import quoted
 from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape
 from hloexec.ops.library_calls.configs import Attributes, bytes_of_attribute
@@ -51,9 +52,13 @@ class Config:
 
 def _config(instruction: Instruction) -> Config:
     with Attributes(instruction.backend_config) as attributes:
-        attributes.ignore("debug", "num_stages", "num_warps", "name", "serialized_metadata", "num_ctas")
-        grid = tuple(attributes.integer(f"grid_{axis}", 1) for axis in "xyz")
-        kernel = read_kernel(bytes_of_attribute(attributes.text("ir")))
+        attributes.ignore("debug", "num_stages", "num_warps", "serialized_metadata")
+        grid = tuple(attributes.integer(f"grid_{axis}") for axis in "xyz")
+        name, bytecode = attributes.text("name"), bytes_of_attribute(attributes.text("ir"))
+    try:
+        kernel = read_kernel(bytecode)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"it runs kernel {quoted(name)}, but {error}") from None
     reason = reason_against(kernel, TRITON)
     if reason is not None:
         raise UnsupportedError(reason)
