@@ -91,13 +91,13 @@ def make_buffer(name: str, array: Array, *, is_defined: bool, is_writable: bool)
 
 
 def address_of(number: int) -> int:
-    """Of the first element of a buffer."""
-    return (number << _SHIFT) + _START
+    """Of the first element of a buffer; those near 0 are of none."""
+    return (number + 1 << _SHIFT) + _START
 
 
 def split_addresses(addresses: Array, buffers: Sequence[Buffer]) -> list[tuple[Buffer | None, Any, Array]]:
     """The parts of addresses by buffer: the buffer or None, the places of the part, and bytes from its start."""
-    numbers = addresses >> _SHIFT
+    numbers = (addresses >> _SHIFT) - 1
     offsets = (addresses & (1 << _SHIFT) - 1) - _START
     first = int(numbers[0]) if numbers.size else 0
     if (numbers == first).all():

@@ -26,7 +26,6 @@ _OPCODES = {
     "cbrt": "cbrt",
     "ceil": "ceil",
     "floor": "floor",
-    "trunc": "trunc",
     "cos": "cosine",
     "sin": "sine",
     "tan": "tan",
