@@ -11,6 +11,7 @@ import pytest
 import hloexec
 from hloexec.errors import HloWarning
 from tests.library_calls.mosaic.kernels import Case
+from tests.library_calls.triton import later  # noqa: F401  # fills CASES
 from tests.library_calls.triton.kernels import CASES
 from tests.library_calls.triton.lowering import interpreted, lowered, require_pallas
 
