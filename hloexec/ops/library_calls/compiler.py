@@ -544,7 +544,7 @@ refuse_custom_calls(
 
 _COMPILERS = {
     "Mosaic for GPUs (Pallas)": ("mosaic_gpu", "mosaic_gpu_v2"),
-    "Triton": ("__gpu$xla.gpu.triton", "triton_kernel_call", "triton_kernel_call_ffi"),
+    "Triton, compiled to PTX": ("triton_kernel_call", "triton_kernel_call_ffi"),
     "CUDA (PTX)": ("__gpu$xla.gpu.ptx",),
     "CUTLASS (CuTe DSL)": (
         "CuteDSLRT_NvJaxCutlassCall",

@@ -165,7 +165,7 @@ _VALUE = re.compile(
 _ESCAPE = re.compile(rb"\\(?:([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPED_LETTERS = {b"n": b"\n", b"t": b"\t"}
 _SEPARATOR = re.compile(r"\s*,")
-_MOST_CHARACTERS = 100_000
+_MOST_CHARACTERS = 50_000_000
 
 
 @lru_cache(maxsize=1024)
@@ -255,6 +255,13 @@ class Attributes:
         if value not in (True, False) or isinstance(value, float):
             raise UnsupportedError(f"its attribute {name} must be true or false, but is {value!r}")
         return bool(value)
+
+    def text(self, name: str) -> str:
+        """A string, in which escapes stand as they are."""
+        value = self._take(name, None)
+        if not isinstance(value, str):
+            raise UnsupportedError(f"its attribute {name} must be a string, but is {value!r}")
+        return value
 
     def choice(self, name: str, choices: Mapping[int, _T], default: int | None = None) -> _T:
         """What an enumeration's number stands for."""

@@ -17,3 +17,4 @@ import hloexec.ops.library_calls.tpu
 import hloexec.ops.library_calls.transformer_engine.attention
 import hloexec.ops.library_calls.transformer_engine.norms
 import hloexec.ops.library_calls.transformer_engine.quantization
+import hloexec.ops.library_calls.triton.calls

@@ -17,13 +17,14 @@ _UPGRADE = "builtin.module(mosaic-serde{serialize=false})"
 
 
 def module_of(bytecode: bytes) -> dict[str, Any]:
-    """A Mosaic module in any version that jaxlib reads, as lists, dictionaries, numbers and texts."""
+    """A module of Mosaic (any version that jaxlib reads) or Triton, as lists, dictionaries, numbers and texts."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
     from jaxlib.mosaic.python import tpu
 
     with ir.Context() as context:
         tpu.register_dialect(context)
+        _register_triton(context)
         context.allow_unregistered_dialects = True
         module = ir.Module.parse(bytecode)
         attributes = module.operation.attributes
@@ -39,6 +40,15 @@ def module_of(bytecode: bytes) -> dict[str, Any]:
         writer = _Writer(ir)
         operations = [writer.operation(item.operation) for item in module.body.operations]
         return {"operations": operations, "version": None if version is None else ir.IntegerAttr(version).value}
+
+
+def _register_triton(context: Any) -> None:
+    """Register Triton's dialect, which older versions of jaxlib do not have."""
+    try:
+        from jaxlib.triton import dialect
+    except ImportError:
+        return
+    dialect.register_dialect(context)
 
 
 class _Writer:

@@ -16,9 +16,10 @@ from hloexec.core.ir import ArrayShape, Instruction, Shape, TupleShape, parts_of
 from hloexec.core.structs import frozen
 from hloexec.core.values import Array
 from hloexec.core.wording import counted
-from hloexec.errors import EvaluationError, ShapeError, UnsupportedError, warn
+from hloexec.errors import EvaluationError, ShapeError, UnsupportedError
 from hloexec.ops.common import array_shape
 from hloexec.ops.library_calls.mosaic.devices import Devices
+from hloexec.ops.library_calls.mosaic.findings import reaching, shared_memory, tell
 from hloexec.ops.library_calls.mosaic.grid import (
     Geometry,
     Operands,
@@ -38,8 +39,6 @@ from hloexec.ops.library_calls.mosaic.turns import Turns
 from hloexec.ops.policies.policy import REFERENCE, NumericsPolicy
 from hloexec.ops.registry import custom_call
 
-_MOST_FINDINGS = 8
-
 
 @frozen(eq=False)
 class Config:
@@ -56,14 +55,9 @@ def _config(instruction: Instruction) -> Config:
     reason = reason_against(call.kernel)
     if reason is not None:
         raise UnsupportedError(reason)
-    aliases = []
-    for alias in instruction.attributes.output_to_operand_aliasing:
-        if alias.operand_index or len(alias.output_index) > 1:
-            raise UnsupportedError("its outputs share memory with parts of nested tuples")
-        aliases.append((alias.output_index[0] if alias.output_index else 0, alias.operand_number))
     bound_program(call.kernel, REFERENCE)
     with malformed_named(call.kernel.describe()):
-        return Config(call.kernel, geometry_of(call.kernel), tuple(aliases))
+        return Config(call.kernel, geometry_of(call.kernel), shared_memory(instruction))
 
 
 @custom_call("tpu_custom_call", config=_config)
@@ -166,10 +160,7 @@ def _tell(kernel: Kernel, findings: Sequence[tuple[int, Finding]], *, are_severa
         before = merged.setdefault(key, finding)
         if are_several:
             merged[key] = attrs.evolve(before, devices=(*before.devices, device))
-    for finding in [*merged.values()][:_MOST_FINDINGS]:
-        warn(f"{kernel.describe()}: {finding}")
-    if len(merged) > _MOST_FINDINGS:
-        warn(f"{kernel.describe()}: {len(merged) - _MOST_FINDINGS} more of this kind")
+    tell(kernel, [*merged.values()])
 
 
 _Results = Mapping[int, tuple[Array, ...]]
@@ -246,15 +237,13 @@ class _Run:
         return [*ordered, *self._undefined(results, machines)]
 
     def _undefined(self, results: _Results, machines: Sequence[Machine]) -> list[tuple[int, Finding]]:
-        operations = dict.fromkeys(operation for machine in machines for operation in machine.undefined_reads)
-        if not operations or not self._changes(results, [*operations]):
-            return []
-        reaching = {operation for operation in operations if self._changes(results, [operation])}
+        operations = [*dict.fromkeys(operation for machine in machines for operation in machine.undefined_reads)]
+        reached = reaching(operations, lambda others: self._changes(results, others))
         return [
             (machine.device, finding)
             for machine in machines
             for operation, finding in machine.undefined_reads.items()
-            if operation in reaching
+            if operation in reached
         ]
 
     def _changes(self, results: _Results, others: Sequence[Operation] = (), *, is_reversed: bool = False) -> bool:

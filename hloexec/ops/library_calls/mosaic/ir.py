@@ -19,19 +19,19 @@ from hloexec.errors import UnsupportedError
 
 DYNAMIC = -(2**63)
 """The size of a dimension that is known when the kernel runs."""
-_SHAPED = re.compile(r"(vector|memref)<((?:(?:\d+|\?)x)*)([^,>]+(?:<[^>]*>)?)(?:, (.*))?>")
+_SHAPED = re.compile(r"(vector|memref|tensor)<((?:(?:\d+|\?)x)*)([^,>]+(?:<[^>]*>)?)(?:, (.*))?>")
 _SPACE = re.compile(r"#tpu\.memory_space<(\w+)>")
 _SEMAPHORES = ("!tpu.semaphore", "!tpu.dma_semaphore")
 
 
 @frozen
 class MlirType:
-    """The type of a value: of a scalar, a vector, or a memref, which is a view of memory."""
+    """The type of a value: of a scalar, a vector, a tensor, or a memref, which is a view of memory."""
 
     text: str
     """As MLIR writes it."""
     kind: str
-    """`scalar`, `vector`, `memref`; `other` for all else."""
+    """`scalar`, `vector`, `tensor`, `memref`; `other` for all else."""
     element: str
     """The element type as MLIR writes it."""
     dimensions: tuple[int, ...] = ()
@@ -168,7 +168,7 @@ class Kernel:
         pending = [*self.functions.values()][::-1]
         while pending:
             operation = pending.pop()
-            if operation.name != "func.func":
+            if not operation.name.endswith(".func"):
                 yield operation
             inner = [item for region in operation.regions for item in region.operations]
             pending += reversed(inner)

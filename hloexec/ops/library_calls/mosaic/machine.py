@@ -127,7 +127,7 @@ class Machine:
     @property
     def place(self) -> str:
         """The operation that is run, and its source; empty where that is the whole kernel."""
-        is_whole = self.operation is None or self.operation.name == "func.func"
+        is_whole = self.operation is None or self.operation.name.endswith(".func")
         return "" if self.operation is None or is_whole else self.operation.place
 
     def fault(self, clause: str) -> EvaluationError:

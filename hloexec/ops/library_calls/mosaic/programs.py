@@ -13,7 +13,7 @@ from hloexec.errors import UnsupportedError
 from hloexec.ops.library_calls.mosaic.ir import Kernel, Operation, Region
 from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.operations.control import TERMINATORS
-from hloexec.ops.library_calls.mosaic.registry import Block, operations
+from hloexec.ops.library_calls.mosaic.registry import MOSAIC, Block, Registry
 from hloexec.ops.policies.policy import NumericsPolicy
 
 _Step = Callable[[Machine], None]
@@ -29,9 +29,9 @@ def malformed_named(subject: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=256)
-def reason_against(kernel: Kernel) -> str | None:
+def reason_against(kernel: Kernel, registry: Registry = MOSAIC) -> str | None:
     """Why a kernel cannot be run, as a clause; None where it can."""
-    entries, unknown = operations(), dict[str, str]()
+    entries, unknown = registry.all, dict[str, str]()
     for operation in kernel.operations():
         entry = entries.get(operation.name)
         if entry is None and operation.name not in TERMINATORS:
@@ -55,6 +55,7 @@ class Program:
 
     kernel: Kernel
     numerics: NumericsPolicy
+    registry: Registry
     _functions: dict[str, Block]
     _unused: frozenset[Operation]
     """Those that are left out."""
@@ -86,7 +87,7 @@ class Program:
         return operation.name not in TERMINATORS and operation not in self._unused
 
     def _step(self, operation: Operation) -> _Step:
-        entry = operations()[operation.name]
+        entry = self.registry.all[operation.name]
         with malformed_named(f"{self.kernel.describe()} has {operation.place}"):
             kernel = entry.bind(operation, self)
         if entry.is_machine:
@@ -94,12 +95,12 @@ class Program:
         return _pure_step(operation, kernel)
 
 
-def _unused_operations(kernel: Kernel) -> frozenset[Operation]:
+def _unused_operations(kernel: Kernel, registry: Registry) -> frozenset[Operation]:
     """Loads and what only computes, of which nothing uses the results: Pallas' lowering loads before each store."""
     used: set[int] = set()
     unused = []
     for operation in [*kernel.operations()][::-1]:
-        entry = operations().get(operation.name)
+        entry = registry.all.get(operation.name)
         is_pure = entry is not None and (not entry.is_machine or operation.name.endswith("load"))
         if is_pure and operation.results and used.isdisjoint(operation.results):
             unused.append(operation)
@@ -110,7 +111,7 @@ def _unused_operations(kernel: Kernel) -> frozenset[Operation]:
 
 def _machine_step(operation: Operation, kernel: Callable[..., Any]) -> _Step:
     operands, results = operation.operands, operation.results
-    is_one = len(results) == 1 and not operation.regions and operation.name != "func.call"
+    is_one = len(results) == 1 and not operation.regions and not operation.name.endswith(".call")
 
     def step(machine: Machine) -> None:
         frame = machine.frame
@@ -154,9 +155,9 @@ def _pure_step(operation: Operation, kernel: Callable[..., Any]) -> _Step:
 
 
 @lru_cache(maxsize=64)
-def bound_program(kernel: Kernel, numerics: NumericsPolicy) -> Program:
+def bound_program(kernel: Kernel, numerics: NumericsPolicy, registry: Registry = MOSAIC) -> Program:
     """A kernel under a policy; UnsupportedError where an operation is of a kind that hloexec does not run."""
-    program = Program(kernel, numerics, {}, _unused_operations(kernel))
+    program = Program(kernel, numerics, registry, {}, _unused_operations(kernel, registry))
     for name in kernel.functions:
         program.function(name)
     return program

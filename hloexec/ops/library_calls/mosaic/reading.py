@@ -72,9 +72,13 @@ def _answer(bytecode: bytes) -> dict[str, Any]:
 
 def _kernel(module: Mapping[str, Any]) -> Kernel:
     functions = [_operation(item) for item in module["operations"]]
-    named = {str(item.attributes.get("sym_name")): item for item in functions if item.name == "func.func"}
+    named = {str(item.attributes.get("sym_name")): item for item in functions if item.name.endswith(".func")}
     mains = [
-        item for item in functions if "tpu.core_type" in item.attributes or "dimension_semantics" in item.attributes
+        item
+        for item in functions
+        if "tpu.core_type" in item.attributes
+        or "dimension_semantics" in item.attributes
+        or (item.name == "tt.func" and item.attributes.get("sym_visibility") != "private")
     ]
     main = mains[0] if mains else next(iter(named.values()), None)
     if main is None or len(mains) > 1 or len(main.regions) != 1 or not main.regions[0].operations:

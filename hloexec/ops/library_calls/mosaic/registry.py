@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -17,7 +18,6 @@ from hloexec.ops.library_calls.mosaic.ir import Operation, Region
 from hloexec.ops.policies.policy import NumericsPolicy
 
 Kernel = Callable[..., Any]
-_FAMILIES = "arithmetic vectors lanes products accesses transfers control".split()
 
 
 class Block(Protocol):
@@ -55,31 +55,48 @@ class Entry:
     documentation: str
 
 
-_ENTRIES: dict[str, Entry] = {}
+class Registry:
+    """The operations of one compiler's kernels; its families are modules, imported when they are first asked for."""
+
+    def __init__(self, package: str, families: str, shared: Callable[[], Mapping[str, Entry]] = dict) -> None:
+        self._modules = [f"{package}.{family}" for family in families.split()]
+        self._shared = shared
+        self._entries: dict[str, Entry] = {}
+
+    def operation(
+        self, *names: str, is_machine: bool = False, refuses: Refusal | None = None
+    ) -> Callable[[Bind], Bind]:
+        """Register the decorated function as what binds operations of these names; its docstring is the definition."""
+
+        def decorate(bind: Bind) -> Bind:
+            for name in names:
+                self.add(name, bind, bind.__doc__ or "", is_machine=is_machine, refuses=refuses)
+            return bind
+
+        return decorate
+
+    def add(
+        self, name: str, bind: Bind, documentation: str, *, is_machine: bool = False, refuses: Refusal | None = None
+    ) -> None:
+        """Add one entry, for families whose entries are rows of a table."""
+        if name in self._entries:
+            raise ValueError(f"{name} has two entries")
+        self._entries[name] = Entry(name, bind, is_machine, refuses, inspect.cleandoc(documentation))
+
+    def own(self) -> Mapping[str, Entry]:
+        """The entries that are of this compiler's kernels alone, by name."""
+        for module in self._modules:
+            import_module(module)
+        return self._entries
+
+    @cached_property
+    def all(self) -> Mapping[str, Entry]:
+        """All entries by name, those that it shares with other compilers included."""
+        return {**self._shared(), **self.own()}
 
 
-def operation(*names: str, is_machine: bool = False, refuses: Refusal | None = None) -> Callable[[Bind], Bind]:
-    """Register the decorated function as what binds operations of these names; its docstring is the definition."""
-
-    def decorate(bind: Bind) -> Bind:
-        for name in names:
-            add_operation(name, bind, bind.__doc__ or "", is_machine=is_machine, refuses=refuses)
-        return bind
-
-    return decorate
-
-
-def add_operation(
-    name: str, bind: Bind, documentation: str, *, is_machine: bool = False, refuses: Refusal | None = None
-) -> None:
-    """Add one entry, for families whose entries are rows of a table."""
-    if name in _ENTRIES:
-        raise ValueError(f"{name} has two entries")
-    _ENTRIES[name] = Entry(name, bind, is_machine, refuses, inspect.cleandoc(documentation))
-
-
-def operations() -> Mapping[str, Entry]:
-    """All entries by name."""
-    for family in _FAMILIES:
-        import_module(f"hloexec.ops.library_calls.mosaic.operations.{family}")
-    return _ENTRIES
+MOSAIC = Registry(
+    "hloexec.ops.library_calls.mosaic.operations",
+    "arithmetic vectors lanes products accesses transfers control",
+)
+operation, add_operation, operations = MOSAIC.operation, MOSAIC.add, MOSAIC.own

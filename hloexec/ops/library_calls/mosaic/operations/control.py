@@ -16,7 +16,9 @@ from hloexec.ops.library_calls.mosaic.machine import Machine
 from hloexec.ops.library_calls.mosaic.registry import Kernel, Refusal, Scope, add_operation, operation
 
 BARRIER = "the barrier's semaphore"
-TERMINATORS = frozenset({"scf.yield", "scf.condition", "func.return", "tpu.yield"})
+TERMINATORS = frozenset(
+    "scf.yield scf.condition func.return tpu.yield tt.return tt.reduce.return tt.scan.return".split()
+)
 """What ends a region: its operands are what the region gives."""
 
 
