@@ -25,6 +25,7 @@ from hloexec.ops.library_calls.mosaic.operations.control import TERMINATORS
 from hloexec.ops.library_calls.mosaic.reader import READER
 from hloexec.ops.library_calls.mosaic.registry import operations
 from hloexec.ops.registry import CUSTOM_CALLS
+from tests.command_line import CommandLine
 from tests.library_calls.mosaic import blocks, later, more, movement  # noqa: F401  # fill CASES
 from tests.library_calls.mosaic.kernels import CASES, matmul_int8
 from tests.library_calls.mosaic.lowering import lowered, require_pallas
@@ -254,3 +255,20 @@ def body_of_call(module: hloexec.Module) -> bytes:
 def test_calls_of_text_alone_are_refused_with_the_name_of_the_target() -> None:
     text = op('f32[3] custom-call(x), custom_call_target="tpu_custom_call", backend_config="code"', x="f32[3]")
     assert "tpu_custom_call" in refusal(hloexec.parse(text), (np.zeros(3, np.float32),))
+
+
+def test_kernels_are_printed_as_mlir(cli: CommandLine, tmp_path: Path) -> None:
+    module, _ = product()
+    file = tmp_path / "module.hlo"
+    file.write_text(hloexec.format(module))
+    text = cli("fmt --kernels", file)
+    assert text.startswith("// %pallas_call")
+    assert 'custom_call_target="tpu_custom_call"' in text.splitlines()[0]
+    assert "func.func" in text
+    assert "tpu.matmul" in text
+    broken = tmp_path / "broken.hlo"
+    broken.write_text(hloexec.format(with_body(module, b"MLIR")))
+    assert "// the bytecode of its kernel cannot be read" in cli("fmt --kernels", broken)
+    plain = tmp_path / "plain.hlo"
+    plain.write_text(op("f32[2] negate(a)", a="f32[2]"))
+    assert "has no kernels" in cli.complaint("fmt --kernels", plain)

@@ -16,8 +16,9 @@ _PLACE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _UPGRADE = "builtin.module(mosaic-serde{serialize=false})"
 
 
-def module_of(bytecode: bytes) -> dict[str, Any]:
-    """A module of Mosaic (any version that jaxlib reads) or Triton, as lists, dictionaries, numbers and texts."""
+def module_of(bytecode: bytes, is_text: bool) -> dict[str, Any]:
+    """A module of Mosaic (any version that jaxlib reads) or Triton, as lists, dictionaries, numbers and texts; or as
+    MLIR writes it."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
     from jaxlib.mosaic.python import tpu
@@ -37,6 +38,8 @@ def module_of(bytecode: bytes) -> dict[str, Any]:
                     raise
                 # jaxlib does not upgrade all that it has written: the oldest forms are run as they are.
                 module = ir.Module.parse(bytecode)
+        if is_text:
+            return {"mlir": str(module)}
         writer = _Writer(ir)
         operations = [writer.operation(item.operation) for item in module.body.operations]
         return {"operations": operations, "version": None if version is None else ir.IntegerAttr(version).value}
@@ -127,10 +130,10 @@ def _is(attribute: Any, kind: Any) -> bool:
     return bool(kind.isinstance(attribute)) if hasattr(kind, "isinstance") else isinstance(attribute, kind)
 
 
-def answer_to(bytecode: bytes) -> dict[str, Any]:
+def answer_to(bytecode: bytes, is_text: bool) -> dict[str, Any]:
     """`{"module": …}`, `{"missing": …}` without jaxlib, or `{"error": …}` with its complaint."""
     try:
-        return {"module": module_of(bytecode)}
+        return {"module": module_of(bytecode, is_text)}
     except ImportError as error:
         return {"missing": str(error)}
     except Exception as error:
@@ -138,10 +141,12 @@ def answer_to(bytecode: bytes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers each message on standard input, on standard output: its length in eight bytes, and what it says."""
+    """Answers each message on standard input, on standard output: its length in eight bytes, and what it says. What is
+    asked has, behind its length, a byte that is not zero where text is wanted."""
     asked, answered = sys.stdin.buffer, sys.stdout.buffer
-    while header := asked.read(8):
-        answer = json.dumps(answer_to(asked.read(int.from_bytes(header, "little")))).encode()
+    while header := asked.read(9):
+        bytecode = asked.read(int.from_bytes(header[:8], "little"))
+        answer = json.dumps(answer_to(bytecode, is_text=header[8] != 0)).encode()
         answered.write(len(answer).to_bytes(8, "little") + answer)
         answered.flush()
 

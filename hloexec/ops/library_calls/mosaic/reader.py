@@ -1,6 +1,7 @@
 """The process that reads MLIR bytecode: started for the first kernel, and again after bytecode that made it crash.
 
-A message is its length, as eight bytes, and what it says: to the process bytecode, from it JSON (`bytecode.py`).
+A message is its length, as eight bytes, and what it says: to the process bytecode, behind a byte that says whether
+text is wanted; from it JSON (`bytecode.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Reader:
         self._owner = 0
         self._lock = threading.Lock()
 
-    def answer(self, bytecode: bytes) -> bytes | None:
+    def answer(self, bytecode: bytes, *, is_text: bool = False) -> bytes | None:
         """What `bytecode.py` answers, JSON; None where it crashed, or took too long."""
         with self._lock:
             process = self._started()
@@ -37,7 +38,7 @@ class Reader:
             end = threading.Timer(_SECONDS, process.kill)
             end.start()
             try:
-                process.stdin.write(_LENGTH.pack(len(bytecode)) + bytecode)
+                process.stdin.write(_LENGTH.pack(len(bytecode)) + bytes([is_text]) + bytecode)
                 process.stdin.flush()
                 (length,) = _LENGTH.unpack(process.stdout.read(_LENGTH.size))
                 return process.stdout.read(length)

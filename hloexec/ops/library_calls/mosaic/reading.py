@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from hloexec.core.structs import frozen
 from hloexec.errors import UnsupportedError
@@ -20,6 +20,7 @@ from hloexec.ops.library_calls.mosaic.ir import Elements, Kernel, Operation, Reg
 from hloexec.ops.library_calls.mosaic.reader import READER
 
 _DAMAGED = "the bytecode of its kernel cannot be read, as it is damaged, or of a version that jaxlib does not know"
+_Read = TypeVar("_Read")
 _BODY = "its custom_call_config has no kernel, as base64 in `body`"
 
 
@@ -34,6 +35,16 @@ class Call:
 @lru_cache(maxsize=256)
 def read_call(backend_config: str) -> Call:
     """The kernel of a call; UnsupportedError says why it cannot be read."""
+    config, bytecode = _config(backend_config)
+    return Call(read_kernel(bytecode), config.get("has_communication") is True)
+
+
+def bytecode_of(backend_config: str) -> bytes:
+    """The kernel of a call, as bytecode; UnsupportedError where it has none."""
+    return _config(backend_config)[1]
+
+
+def _config(backend_config: str) -> tuple[dict[str, Any], bytes]:
     config = json_object(backend_config).get("custom_call_config")
     body = config.get("body") if isinstance(config, dict) else None
     if not isinstance(config, dict) or not isinstance(body, str):
@@ -42,27 +53,35 @@ def read_call(backend_config: str) -> Call:
         bytecode = base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as error:
         raise UnsupportedError(f"{_BODY} ({error})") from None
-    return Call(read_kernel(bytecode), config.get("has_communication") is True)
+    return config, bytecode
 
 
 @lru_cache(maxsize=256)
 def read_kernel(bytecode: bytes) -> Kernel:
     """The kernel that bytecode holds; UnsupportedError without jaxlib, and where the bytecode cannot be read."""
-    answer = _answer(bytecode)
+    return _read(_answer(bytecode), _kernel)
+
+
+def read_text(bytecode: bytes) -> str:
+    """The kernel that bytecode holds, as MLIR writes it; UnsupportedError as of `read_kernel`."""
+    return _read(_answer(bytecode, is_text=True), lambda module: str(module["mlir"]))
+
+
+def _read(answer: Mapping[str, Any], made: Callable[[Mapping[str, Any]], _Read]) -> _Read:
     if "missing" in answer:
         raise UnsupportedError(f"reading its kernel needs jaxlib ({answer['missing']}): install hloexec[jax]")
     complaint = answer.get("error")
     if complaint is None:
         try:
-            return _kernel(answer["module"])
+            return made(answer["module"])
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             complaint = f"{type(error).__name__}: {error}"
     raise UnsupportedError(f"{_DAMAGED} ({' '.join(str(complaint).split())[:300]})")
 
 
-def _answer(bytecode: bytes) -> dict[str, Any]:
+def _answer(bytecode: bytes, *, is_text: bool = False) -> dict[str, Any]:
     """What the reader says, with attributes as those of `ir`; an error where it ended in the middle of it."""
-    text = READER.answer(bytecode)
+    text = READER.answer(bytecode, is_text=is_text)
     try:
         answer: dict[str, Any] = {} if text is None else json.loads(text, object_hook=_attribute)
     except ValueError:

@@ -34,6 +34,7 @@ from hloexec.ops.registry import custom_call
 _MOST_ELEMENTS = 1 << 16
 """Of a tensor, for all instances that run at once: as many as caches hold some of."""
 _MOST_INSTANCES = 1 << 31
+_SETTINGS = ("debug", "num_stages", "num_warps", "serialized_metadata")
 _ATOMIC = ("tt.atomic_rmw", "tt.atomic_cas")
 
 
@@ -52,7 +53,7 @@ class Config:
 
 def _config(instruction: Instruction) -> Config:
     with Attributes(instruction.backend_config) as attributes:
-        attributes.ignore("debug", "num_stages", "num_warps", "serialized_metadata")
+        attributes.ignore(*_SETTINGS)
         grid = tuple(attributes.integer(f"grid_{axis}") for axis in "xyz")
         name, bytecode = attributes.text("name"), bytes_of_attribute(attributes.text("ir"))
     try:
@@ -70,6 +71,13 @@ def _config(instruction: Instruction) -> Config:
         is_ordered = is_synchronised or any(_is_ordered(item) for item in kernel.operations())
         at_once = 1 if is_ordered else max(1, min(math.prod(grid), _MOST_ELEMENTS // _largest(kernel)))
         return Config(kernel, grid, at_once, is_synchronised, shared_memory(instruction))
+
+
+def bytecode_of(backend_config: str | None) -> bytes:
+    """The kernel of a call, as bytecode; UnsupportedError where it has none."""
+    with Attributes(backend_config) as attributes:
+        attributes.ignore(*_SETTINGS, "name", "grid_x", "grid_y", "grid_z")
+        return bytes_of_attribute(attributes.text("ir"))
 
 
 def _is_signal(kernel: Kernel, operation: Operation) -> bool:
