@@ -34,7 +34,7 @@ def optimized(w: Any, first: Any, second: Any, x: Any, y: Any) -> Any:
     value, gradient = jax.value_and_grad(loss)(w)
     gradient = lax.pmean(gradient, "d")
     norm = jnp.sqrt(lax.psum((gradient**2).sum(), "m"))
-    gradient = gradient * jnp.minimum(1.0, 0.3 / norm)
+    gradient = gradient * jnp.minimum(1.0, 0.02 / norm)
     first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
     return w - 0.01 * first / (jnp.sqrt(second) + 1e-3), first, second, lax.psum(lax.pmean(value, "d"), "m")
 

@@ -185,9 +185,7 @@ def test_attention_of_pages_for_two_cores_hangs_on_one_as_its_documentation_says
     """Only the first point of the grid starts a transfer; each of two cores has scalars of its own that say so."""
     paged = shipped("paged_attention").paged_attention
     attend = functools.partial(paged, pages_per_compute_block=4, megacore_mode=mode)
-    with pytest.raises(
-        EvaluationError, match=r"at grid point \(1, 0, 0\) waits for 8192 bytes.* it would wait forever"
-    ):
+    with pytest.raises(EvaluationError, match=r"at grid point \(1, 0, 0\) waits for \d+ bytes.* it would wait forever"):
         run(lambda *each: attend(*each), *paged_operands())
 
 

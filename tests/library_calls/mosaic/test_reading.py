@@ -155,8 +155,9 @@ def test_operations_without_an_entry_are_named_before_the_run() -> None:
     other = attrs.evolve(kernel, main=main, functions={**kernel.functions, kernel.name: main})
     reason = programs.reason_against(other)
     assert reason is not None
-    assert reason.startswith("kernel 'kernel' has operations that hloexec does not run: tpu.new_operation (first at ")
-    assert "kernels.py:" in reason
+    assert reason.startswith("kernel 'kernel' has operations that hloexec does not run: tpu.new_operation")
+    # Kernels of JAX 0.12 have no source lines.
+    assert unknown.source == "" or (" (first at " in reason and "kernels.py:" in reason)
 
 
 def kernel_of(body: Callable[..., None], *operands: Any, **said: Any) -> hloexec.Module:
@@ -175,7 +176,7 @@ def test_random_bits_of_the_hardware_are_refused_by_name() -> None:
         out[...] = pltpu.prng_random_bits((8, 128))
 
     message = refusal(kernel_of(kernel), ())
-    assert re.search(r"kernel 'kernel' has tpu\.prng_set_seed_32 at \S*test_reading\.py:\d+", message)
+    assert re.search(r"kernel 'kernel' has tpu\.prng_set_seed_32(, |:| at \S*test_reading\.py:\d+)", message)
     assert "no definition is public" in message
 
 

@@ -13,7 +13,7 @@ import pytest
 import hloexec
 from hloexec.errors import ResourceError
 from tests.library_calls.mosaic.kernels import random
-from tests.library_calls.mosaic.lowering import require_pallas
+from tests.library_calls.mosaic.lowering import KNOWN_TO_LOWER, require_pallas
 from tests.library_calls.mosaic.rings import BLOCK, COUNT, call, module_of, neighbours, signal
 from tests.library_calls.mosaic.test_devices import X, by_device
 
@@ -30,7 +30,13 @@ def module(kernel: Callable[..., None], *operands: Any, dtype: Any = np.float32,
     from jax.experimental import pallas as pl
 
     function = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(BLOCK, dtype), **said)
-    return hloexec.from_jax(jax.jit(function).trace(*operands).lower(lowering_platforms=("tpu",)))
+    traced = jax.jit(function).trace(*operands)
+    try:
+        return hloexec.from_jax(traced.lower(lowering_platforms=("tpu",)))
+    except Exception as error:
+        if jax.__version__ == KNOWN_TO_LOWER:
+            raise
+        pytest.skip(f"JAX {jax.__version__} does not lower it: {error}")
 
 
 def endless(x: Any, out: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import HloWarning
+from hloexec.errors import HloWarning, UnsupportedError
 from tests.library_calls.triton.lowering import require_pallas
 from tests.library_calls.triton.texts import elementwise, function, module_of, run
 
@@ -164,7 +164,13 @@ def test_shapes_of_tensors() -> None:
     }) : (tensor<2x8xi32>) -> tensor<8xi32>
     """
     even, odd = np.tile(x[::2], 2), np.tile(x[1::2], 2)
-    assert np.array_equal(elementwise(body, [x], x, "i32", "i32"), 10 * even + odd)
+    try:
+        result = elementwise(body, [x], x, "i32", "i32")
+    except UnsupportedError as error:
+        if "'tt.cat' is unknown" not in str(error):
+            raise
+        pytest.skip("newer versions of Triton have no tt.cat")
+    assert np.array_equal(result, 10 * even + odd)
 
 
 def test_a_reduction_of_an_operation_that_does_not_commute_keeps_the_order() -> None:

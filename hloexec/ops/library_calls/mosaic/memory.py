@@ -57,11 +57,9 @@ class Ref:
 
     def reshaped(self, sizes: Sequence[int]) -> Ref:
         """The same elements in row-major order in another shape; they must lie in one piece."""
-        array, defined = self.array.view(), self.defined.view()
-        try:
-            array.shape = defined.shape = tuple(sizes)
-        except AttributeError:
-            raise EvaluationError("a memref that does not lie in one piece is reshaped") from None
+        array, defined = self.array.reshape(sizes), self.defined.reshape(sizes)
+        if array.size and not (np.may_share_memory(array, self.array) and np.may_share_memory(defined, self.defined)):
+            raise EvaluationError("a memref that does not lie in one piece is reshaped")
         return Ref(array, defined, self.buffer, self.name)
 
     def bitcast(self, target: ElementType) -> Ref:
