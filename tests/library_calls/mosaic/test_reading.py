@@ -127,7 +127,7 @@ def test_a_newer_version_is_refused_with_what_jaxlib_says() -> None:
 
 
 def test_without_jaxlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(READER, "answer", lambda bytecode: b'{"missing": "No module named jaxlib"}')
+    monkeypatch.setattr(READER, "answer", lambda bytecode, **_: b'{"missing": "No module named jaxlib"}')
     reading.read_call.cache_clear()
     reading.read_kernel.cache_clear()
     with pytest.raises(UnsupportedError, match=r"needs jaxlib .*: install hloexec\[jax\]"):
