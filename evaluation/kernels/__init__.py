@@ -1,0 +1,1 @@
+"""Kernels in programs that XLA has compiled for TPUs."""
