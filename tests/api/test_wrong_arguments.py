@@ -161,6 +161,7 @@ RIGHT: dict[str, str] = {
     "target": "text 1G",
     "text": "",
     "timeout": "None 5 2.5",
+    "to_result": "True",
     "tolerance": "5 2.5",
     "top": "5",
     "types": "",
