@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hloexec
+from hloexec.errors import ResourceError
 from tests.library_calls.triton.kernels import CASES, call, shaped
 from tests.library_calls.triton.lowering import lowered, require_pallas
 from tests.library_calls.triton.texts import elementwise, function, module_of, run
@@ -34,6 +36,22 @@ def test_instructions_of_a_gpu_are_refused() -> None:
     module = lowered(call(kernel, shaped(8), False), X)
     with refused(r"kernel 'kernel' has tt.elementwise_inline_asm at .*: it has instructions of a GPU in the text"):
         hloexec.run(module, X)
+
+
+def test_a_timeout_ends_a_loop_of_a_kernel() -> None:
+    """In seconds, as a machine may be busy."""
+    import jax
+    import jax.numpy as jnp
+
+    def kernel(x: Any, out: Any) -> None:
+        out[...] = jax.lax.while_loop(lambda value: jnp.min(value) >= 0, lambda value: value + 1, x[...])
+
+    module = lowered(call(kernel, shaped(8), False), X)
+    assert np.array_equal(hloexec.run(module, -1 - X), -1 - X)  # its kernel has been read then
+    started = time.monotonic()
+    with pytest.raises(ResourceError, match=r"timeout=0\.2 ends the run, which has taken longer"):
+        hloexec.run(module, X, timeout=0.2)
+    assert time.monotonic() - started < 10
 
 
 def test_operations_that_are_not_known_are_refused_by_name() -> None:

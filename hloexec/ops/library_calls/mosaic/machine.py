@@ -104,7 +104,7 @@ class Machine:
     """What it knows of them."""
 
     def tick(self) -> None:
-        """Called once per grid point and iteration: ends what has to end."""
+        """Called once per grid point, or program instances that run at once, and iteration: ends what has to end."""
         interruption.require_going()
         if self.devices is not None:
             self.devices.turns.require_going()

@@ -190,6 +190,7 @@ class _Run:
         )
         with np.errstate(all="ignore"):
             for first in range(0, count, at_once):
+                machine.tick()
                 machine.first, left = first, count - first
                 machine.active = None if left >= at_once else np.arange(at_once) < left
                 try:

@@ -72,6 +72,7 @@ def bind_for(operation: Operation, scope: Scope) -> Kernel:
             raise machine.fault(f"counts in steps of {step[active].min()}")
         number = low
         while (active := active & (number < high)).any():
+            machine.tick()
             carried = _merge(active, _run(machine, body, active, number, *carried), carried)
             number = number + step
         return carried
@@ -88,6 +89,7 @@ def bind_while(operation: Operation, scope: Scope) -> Kernel:
         condition, *values = before(machine, *carried)
         active = _active(machine)
         while (active := active & condition).any():
+            machine.tick()
             carried = _run(machine, after, active, *values)
             condition, *others = _run(machine, before, active, *carried)
             values = [*_merge(active, tuple(others), tuple(values))]
