@@ -55,6 +55,11 @@ def sizes_of(value: Instruction) -> Dimensions:
     return array_of(value).dimensions
 
 
+def untranslated(write: Writer, instruction: Instruction, operands: list[Instruction]) -> Instruction:
+    """The `translate` of a writer that only adds instructions."""
+    raise AssertionError(f"{instruction.name} is written as it is")
+
+
 @define(eq=False)
 class Writer:
     """Writes the instructions of one computation."""

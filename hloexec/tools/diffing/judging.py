@@ -381,7 +381,8 @@ def judged(
     searched = search(run.replay, run.state, blame, run.comparison, top, stages, known)
     found = searched
     if len(run.graph.outputs) > 1:
-        from hloexec.tools.diffing.partitioned.collectives import with_exchanges, without_other_parts
+        from hloexec.tools.diffing.partitioned.collectives import with_exchanges
+        from hloexec.tools.diffing.partitioned.parts import without_other_parts
 
         searched = searched if tiles is None or len(searched.findings) < 2 else without_other_parts(searched, tiles)
         found = with_exchanges(searched, run.replay, tiles, blame.different, partial(_is_rounded, pair, run, runner))

@@ -38,7 +38,7 @@ from hloexec.language.text import format as format_module
 from hloexec.ops.attributes import rename_computations
 from hloexec.ops.control.flow import make_element, make_parameter
 from hloexec.ops.equivalents.modules import is_optimized
-from hloexec.ops.equivalents.writing import Writer, plain_shape
+from hloexec.ops.equivalents.writing import Writer, plain_shape, untranslated
 from hloexec.ops.registry import Role, exchanges, role_of, traits_of
 from hloexec.tools.extraction.running import Rerun, holding_computation, instruction_name
 
@@ -287,7 +287,7 @@ class _Adding:
     def _written(self, source: Computation, path: CallPath, runs: int) -> tuple[Writer, list[_Value]]:
         """The instructions of a computation that runs so often, and the values that they give."""
         names = {instruction.name for instruction in source}
-        write = Writer(self._module, source, self._computations, _untranslated, taken=names)
+        write = Writer(self._module, source, self._computations, untranslated, taken=names)
         values: list[_Value] = []
         for instruction in source:
             made, inner = self._called(write, instruction, path, runs)
@@ -384,7 +384,7 @@ class _Adding:
         names = {
             body.name: self._add(inner, whole, _of_state(body, parameter, inner.made)),
             condition.name: self._add(
-                Writer(self._module, condition, self._computations, _untranslated),
+                Writer(self._module, condition, self._computations, untranslated),
                 condition.root,
                 _of_state(condition, parameter, condition),
             ),
@@ -425,10 +425,6 @@ class _Adding:
         own = write.add(make_element(instruction.name, callee.root.shape, whole.name, 0))
         opened = [write.element(whole, place) for place, _ in enumerate(values, first)]
         return own, [attrs.evolve(value, made=made) for value, made in zip(values, opened, strict=True)]
-
-
-def _untranslated(write: Writer, instruction: Instruction, operands: list[Instruction]) -> Instruction:
-    raise AssertionError(f"{instruction.name} is written as it is")
 
 
 def _stacked(shape: Shape, trips: int) -> ArrayShape:

@@ -7,11 +7,15 @@ bound: they are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
+
+import hloexec
+from hloexec.errors import HloWarning
 
 U = 2.0**-24
 """Unit roundoff of f32."""
@@ -56,6 +60,25 @@ def random(seed: int, *sizes: int, dtype: Any = np.float32, scale: float = 1.0) 
 
 def integers(seed: int, *sizes: int, low: int = -100, high: int = 100, dtype: Any = np.int32) -> Any:
     return np.random.default_rng(seed).integers(low, high, sizes).astype(dtype)
+
+
+def without_warnings(module: hloexec.Module, case: Case) -> tuple[Any, ...]:
+    """The results of a case, of a run without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HloWarning)
+        result = hloexec.run(module, *case.arguments)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def require_expected(case: Case, results: Sequence[Any]) -> None:
+    """Fails where a result is not what the author of a kernel meant, within its bound."""
+    assert len(results) == len(case.expected)
+    for number, (result, expected) in enumerate(zip(results, case.expected, strict=True)):
+        assert result.shape == np.shape(expected)
+        if case.bounds is None:
+            assert result.tobytes() == np.asarray(expected, result.dtype).tobytes()
+        else:
+            assert (np.abs(result.astype(np.float64) - expected) <= case.bounds[number]).all()
 
 
 def product_bound(lhs: Any, rhs: Any, extra: int = 2) -> Any:

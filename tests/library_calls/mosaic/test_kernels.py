@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
-import hloexec
-from hloexec.errors import HloWarning
 from tests.library_calls.mosaic import blocks, later, more, movement  # noqa: F401  # fill CASES
-from tests.library_calls.mosaic.kernels import CASES, Case
+from tests.library_calls.mosaic.kernels import CASES, Case, require_expected, without_warnings
 from tests.library_calls.mosaic.lowering import interpreted, lowered, require_pallas
 
 LEAST_CASES = 60
@@ -23,12 +20,7 @@ def _pallas() -> None:
 
 
 def run(case: Case) -> tuple[Any, ...]:
-    """The results, of a run without a warning."""
-    module = lowered(case)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", HloWarning)
-        result = hloexec.run(module, *case.arguments)
-    return result if isinstance(result, tuple) else (result,)
+    return without_warnings(lowered(case), case)
 
 
 def test_there_are_many_kernels() -> None:
@@ -38,14 +30,7 @@ def test_there_are_many_kernels() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_kernel_computes_what_its_author_meant(name: str) -> None:
     case = CASES[name]()
-    results = run(case)
-    assert len(results) == len(case.expected)
-    for number, (result, expected) in enumerate(zip(results, case.expected, strict=True)):
-        assert result.shape == np.shape(expected)
-        if case.bounds is None:
-            assert result.tobytes() == np.asarray(expected, result.dtype).tobytes()
-        else:
-            assert (np.abs(result.astype(np.float64) - expected) <= case.bounds[number]).all()
+    require_expected(case, run(case))
 
 
 @pytest.mark.sampled(4)

@@ -270,6 +270,7 @@ def test_kernels_are_printed_as_mlir(cli: CommandLine, tmp_path: Path) -> None:
     broken = tmp_path / "broken.hlo"
     broken.write_text(hloexec.format(with_body(module, b"MLIR")))
     assert "// the bytecode of its kernel cannot be read" in cli("fmt --kernels", broken)
+    assert "--kernels prints MLIR" in cli.complaint("fmt --kernels --no-layouts", file)
     plain = tmp_path / "plain.hlo"
     plain.write_text(op("f32[2] negate(a)", a="f32[2]"))
     assert "has no kernels" in cli.complaint("fmt --kernels", plain)

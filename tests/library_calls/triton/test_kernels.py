@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
 import hloexec
-from hloexec.errors import HloWarning
-from tests.library_calls.mosaic.kernels import Case
+from tests.library_calls.mosaic.kernels import Case, require_expected, without_warnings
 from tests.library_calls.triton import later  # noqa: F401  # fills CASES
 from tests.library_calls.triton.kernels import CASES
 from tests.library_calls.triton.lowering import interpreted, lowered, require_pallas
@@ -22,25 +20,13 @@ def _pallas() -> None:
 
 
 def run(case: Case) -> tuple[Any, ...]:
-    """The results, of a run without a warning."""
-    module = lowered(case.build(False), *case.arguments)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", HloWarning)
-        result = hloexec.run(module, *case.arguments)
-    return result if isinstance(result, tuple) else (result,)
+    return without_warnings(lowered(case.build(False), *case.arguments), case)
 
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_kernel_computes_what_its_author_meant(name: str) -> None:
     case = CASES[name]()
-    results = run(case)
-    assert len(results) == len(case.expected)
-    for number, (result, expected) in enumerate(zip(results, case.expected, strict=True)):
-        assert result.shape == np.shape(expected)
-        if case.bounds is None:
-            assert result.tobytes() == np.asarray(expected, result.dtype).tobytes()
-        else:
-            assert (np.abs(result.astype(np.float64) - expected) <= case.bounds[number]).all()
+    require_expected(case, run(case))
 
 
 @pytest.mark.sampled(4)

@@ -32,6 +32,10 @@ def command(file: str, output: str | None, kernels: bool, strict: bool, **omitte
 
     module = hloexec.load(file, strict=strict)
     if kernels:
+        if any(omitted.values()):
+            raise click.UsageError(
+                "--kernels prints MLIR; --no-metadata, --no-layouts and --no-backend-config are for HLO"
+            )
         text = _kernels(module)
     else:
         text = hloexec.format(module, **{name.removeprefix("no_"): not is_left for name, is_left in omitted.items()})

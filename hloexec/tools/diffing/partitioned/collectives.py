@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice, product, zip_longest
-from operator import gt, lt
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
 from hloexec.core.dtypes import element_type_of
-from hloexec.core.ir import ArrayShape, Computation, Instruction, Module, TupleShape
+from hloexec.core.ir import ArrayShape, Instruction, Module, TupleShape
 from hloexec.core.ir.editing import (
     change_computations,
     rename_operands,
     replace_computation,
-    replace_instruction,
     take_name,
 )
 from hloexec.core.values import Array
@@ -30,17 +28,17 @@ from hloexec.language.text.parser import parse
 from hloexec.language.verifier import is_well_formed
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.common import wide
-from hloexec.ops.control.flow import make_conversion, make_tuple
-from hloexec.ops.registry import exchanges, is_elementwise, traits_of
+from hloexec.ops.registry import exchanges, traits_of
 from hloexec.tools.diffing.graph import Graph, Node
 from hloexec.tools.diffing.limits import LIMITS
 from hloexec.tools.diffing.localization.blaming import Blamed
-from hloexec.tools.diffing.localization.edits import moved_otherwise
-from hloexec.tools.diffing.localization.relations import NodePair, is_filled, transparent_chain
+from hloexec.tools.diffing.localization.relations import NodePair, transparent_chain
 from hloexec.tools.diffing.matching import comes_near, is_near
 from hloexec.tools.diffing.partitioned.constants import integers_right_by_one
 from hloexec.tools.diffing.partitioned.numbering import counted_otherwise
 from hloexec.tools.diffing.partitioned.pairing import contents_of
+from hloexec.tools.diffing.partitioned.parts import giver_of_elements, part_taken_as_sum
+from hloexec.tools.diffing.partitioned.routes import LEFT_OUT, Place, home_of, other_exchanges, twins_of
 from hloexec.tools.diffing.partitioned.tiles import Tiles
 from hloexec.tools.diffing.replaying.replay import Replay, State
 from hloexec.tools.diffing.replaying.rerun import Rerun
@@ -65,9 +63,6 @@ def over(groups: Sequence[Sequence[int]]) -> str:
     """Groups of devices, as an attribute."""
     listed = ",".join("{" + ",".join(map(str, group)) + "}" for group in groups)
     return f"replica_groups={{{listed}}}"
-
-
-Place: TypeAlias = tuple[Computation, Instruction]
 
 
 def with_exchange(module: Module, place: Place | None, subject: str, *, adds: bool = False) -> Module | None:
@@ -109,8 +104,7 @@ def with_exchange(module: Module, place: Place | None, subject: str, *, adds: bo
 
 def place_of(module: Module, node: Node) -> Place | None:
     """The instruction that gives a value to others than those of its own fusion."""
-    computation = module.by_name[node.instance.computation.name]
-    source = computation.by_name[node.instance.instruction.name]
+    computation, source = home_of(module, node)
     fusions = [
         (outer, instruction)
         for outer in module
@@ -128,9 +122,6 @@ def _channels(module: Module) -> list[int]:
         getattr(instruction.attributes, "channel_id", None) for computation in module for instruction in computation
     )
     return [channel for channel in channels if channel is not None]
-
-
-_LEFT_OUT = "left out"
 
 
 def with_exchanges(
@@ -176,34 +167,10 @@ def with_exchanges(
         or _exchanging(search, blamed, replay, is_right)
         or _exchanging_once_more(search, blamed, replay, is_right)
         or _counting_otherwise(search, ours, is_right)
-        or (tiles and _taking_parts(search, wrong, replay, tiles))
+        or (tiles and _taking_part(search, wrong, ours, tiles))
         or _giving_elements(search, blamed, replay)
         or search
     )
-
-
-def without_other_parts(search: Search, tiles: Tiles) -> Search:
-    """The search without first findings that are not certain, and whose value is a part of what it should be a part of,
-    though another one: what takes one for the other is to blame, and comes later."""
-    blamed, findings = [*search.blamed], [*search.findings]
-    while len(findings) > 1 and not blamed[0].is_certain and _is_other_part(blamed[0], search.state, tiles):
-        del blamed[0], findings[0]
-    return attrs.evolve(search, blamed=blamed, findings=tuple(findings), first=next(iter(blamed), None))
-
-
-def _is_other_part(blamed: Blamed, state: State, tiles: Tiles) -> bool:
-    """Whether a value, and something that it is computed from, are other parts than they should be."""
-
-    def is_other(node: Node, counterpart: Node) -> bool:
-        match = state.matches[node.number]
-        if match is None or not match.is_exact:
-            return False
-        (whole, key), (other, other_key) = tiles.whole_of(match.node), tiles.whole_of(counterpart)
-        return whole.number == other.number and key != other_key
-
-    if blamed.counterpart is None or not is_other(blamed.node, blamed.counterpart):
-        return False
-    return any(map(is_other, blamed.node.instance.inputs, blamed.counterpart.instance.inputs))
 
 
 def _with_sum(module: Module, node: Node, groups: Sequence[Sequence[int]]) -> Module | None:
@@ -229,28 +196,12 @@ def _adding_results(
     return None
 
 
-def _taking_parts(search: Search, wrong: Sequence[NodePair], replay: Replay, tiles: Tiles) -> Search | None:
-    """The search with a part of a sum as its only finding, where the first value that `before` does not have takes that
-    and what is no such part: only parts of one sum may be added up before devices add them up."""
-    state = search.state
-    behind = {entry.instance.static for pair in wrong for entry in _all_behind(pair.ours)}
-    for node in replay.graph.nodes:
-        instance = node.instance
-        inputs = [entry for entry in instance.inputs if not is_filled(entry)]
-        if state.matches.is_any(node.number) or instance.static not in behind or exchanges(instance.instruction):
-            continue
-        matches = [state.matches[entry.number] for entry in inputs]
-        if not inputs or None in matches:
-            continue
-        parts = [
-            entry
-            for entry, match in zip(inputs, matches, strict=True)
-            if match is not None and tiles.whole_of(match.node)[1][1]
-        ]
-        if parts and (len(parts) < len(inputs) or len(inputs) == 1):
-            reason = "devices have parts of a sum that nothing adds up before it is used: an all-reduce is missing"
-            return _blaming(search, parts[0], reason, is_certain=False)
-    return None
+def _taking_part(search: Search, wrong: Sequence[NodePair], ours: Graph, tiles: Tiles) -> Search | None:
+    """The search with a part of a sum as its only finding, if one is taken for the sum."""
+    statics = {node.instance.static for pair in wrong for node in _all_behind(pair.ours)}
+    part = part_taken_as_sum(ours, search.state, statics, tiles)
+    reason = "devices have parts of a sum that nothing adds up before it is used: an all-reduce is missing"
+    return None if part is None else _blaming(search, part, reason, is_certain=False)
 
 
 def _add_up(wrong: Sequence[NodePair], ours: Graph, groups: Sequence[Sequence[int]]) -> bool:
@@ -317,31 +268,16 @@ def _counting_otherwise(search: Search, ours: Graph, is_right: Callable[[Module]
 
 
 def _giving_elements(search: Search, blamed: Blamed, replay: Replay) -> Search | None:
-    """The search with what gives those elements of the first finding that differ, and none of the others, as its only
-    one, where only movement is between them."""
+    """The search with what gives the elements of the first finding that differ as its only one, where only movement is
+    between them."""
     pair = _compared(blamed)
     if pair is None or not _moves(pair.ours) or pair.ours.shape != pair.theirs.shape:
         return None
-    value, state = pair.ours.value, search.state
-    differ = wide(value) != wide(pair.theirs.value)
-    if differ.all():
-        return None
-    rerun, source = Rerun(replay, state, pair.ours), None
-    for node in {node.instance.static: node for node in _moved(pair.ours)[1:] if not node.instance.is_source}.values():
-        peers = _peers(node, replay.graph)
-        now = rerun.value({peer.number: _others(state.values[peer.number]) for peer in peers})
-        if now is not None and np.array_equal(wide(now) != wide(value), differ):
-            source = node
-    return (
-        None if source is None else _blaming(search, source, "all elements that differ come from it", is_certain=False)
-    )
-
-
-def _others(array: Array) -> Array:
-    """Other numbers than those of an array, of its type."""
-    if array.dtype == np.bool_ or element_type_of(array.dtype).is_integral:
-        return np.asarray(~array)
-    return np.asarray(-array - array.dtype.type(1)).astype(array.dtype)
+    behind = {node.instance.static: node for node in _moved(pair.ours)[1:] if not node.instance.is_source}.values()
+    suspects = {node: _peers(node, replay.graph) for node in behind}
+    giver = giver_of_elements(pair, suspects, Rerun(replay, search.state, pair.ours), search.state.values)
+    reason = "all elements that differ come from it"
+    return None if giver is None else _blaming(search, giver, reason, is_certain=False)
 
 
 def _compared(blamed: Blamed) -> NodePair | None:
@@ -423,14 +359,14 @@ def _exchanging(search: Search, blamed: Blamed, replay: Replay, is_right: Callab
     alike: dict[tuple[tuple[str, str], ...], Node] = {}
     for node in suspects:
         if exchanges(node.instance.instruction):
-            alike.setdefault(_twins(module, _home(module, node)), node)
-    ways = [_other_exchanges(node, module) for node in islice(alike.values(), LIMITS.steps_to_sums)]
+            alike.setdefault(twins_of(module, home_of(module, node)[1]), node)
+    ways = [other_exchanges(node, module) for node in islice(alike.values(), LIMITS.steps_to_sums)]
     # Each collective has its turn, the nearest first.
     others = filter(None, chain.from_iterable(zip_longest(*ways)))
     for node, text, edited in islice(others, LIMITS.other_exchanges):
         if node.instance.static not in right and is_right(edited):
             right[node.instance.static] = node, f"the results are right if it is {text}"
-            idle |= {node.number: node} if text == _LEFT_OUT else {}
+            idle |= {node.number: node} if text == LEFT_OUT else {}
     if len(right) == len(idle) > 1:
         node = idle[min(idle)]
         return _blaming(search, node, right[node.instance.static][1], False, [idle[number] for number in sorted(idle)])
@@ -444,120 +380,9 @@ def _exchanging(search: Search, blamed: Blamed, replay: Replay, is_right: Callab
     missing = _exchanging_once_more(search, blamed, replay, is_right) if idle else None
     if missing is not None:
         # It exchanges back what nothing has exchanged before.
-        (first, *rest), text = missing.findings, f", or if {node.instance.instruction.name} is {_LEFT_OUT}"
+        (first, *rest), text = missing.findings, f", or if {node.instance.instruction.name} is {LEFT_OUT}"
         return attrs.evolve(missing, findings=(attrs.evolve(first, reason=first.reason + text), *rest))
     return _blaming(search, node, reason, is_certain=False)
-
-
-def _other_exchanges(node: Node, module: Module) -> Iterator[tuple[Node, str, Module]]:
-    """What a collective could be instead, and the module with that."""
-    computation = module.by_name[node.instance.computation.name]
-    own = computation.by_name[node.instance.instruction.name]
-    shapes = own.shape.elements if isinstance(own.shape, TupleShape) else (own.shape,)
-    if tuple(instruction.shape for instruction in computation.operands_of(own)) == shapes:
-        kept = make_tuple(own.name, own.shape, own.operands)
-        if own.shape in shapes:
-            kept = make_conversion(own.name, own.shape, *own.operands)
-        yield node, _LEFT_OUT, replace_computation(module, replace_instruction(computation, kept))
-    for text, changed in _past_steps(computation, own):
-        yield node, text, replace_computation(module, changed)
-    for text, is_kept in (
-        ("without what comes round from the end", lt),
-        ("without what comes round from the start", gt),
-    ):
-        without = _without_pairs(module, own, is_kept)
-        if without is not None:
-            yield node, text, without
-    twins = _twins(module, (computation, own))
-    for edit in moved_otherwise(module, computation, own.name):
-        edited = edit.module.by_name[computation.name].by_name[own.name]
-        if _routes(edited) != _routes(own):
-            yield node, edit.text, _with_routes(edit.module, twins, edited) if len(twins) > 1 else edit.module
-
-
-def _home(module: Module, node: Node) -> Place:
-    computation = module.by_name[node.instance.computation.name]
-    return computation, computation.by_name[node.instance.instruction.name]
-
-
-def _twins(module: Module, place: Place) -> tuple[tuple[str, str], ...]:
-    """The collectives of one line of a program that exchange the same between the same devices."""
-    own = place[1]
-    source, routes = source_text(module, own), _routes(own)
-    return tuple(
-        (computation.name, instruction.name)
-        for computation in module
-        for instruction in computation
-        if instruction is own
-        or (
-            source is not None
-            and instruction.opcode == own.opcode
-            and source_text(module, instruction) == source
-            and _routes(instruction) == routes
-        )
-    )
-
-
-def _without_pairs(module: Module, own: Instruction, is_kept: Callable[[int, int], bool]) -> Module | None:
-    """The module without pairs of devices that are in one order, in all that one source line sends; None where there
-    are none."""
-    line, has_changed = source_text(module, own), False
-    for computation in module:
-        for instruction in computation:
-            pairs = getattr(instruction.attributes, "source_target_pairs", None)
-            if instruction is own or (pairs and line is not None and source_text(module, instruction) == line):
-                kept = tuple((source, target) for source, target in pairs or () if is_kept(source, target))
-                if kept and kept != tuple(pairs or ()):
-                    attributes = attrs.evolve(instruction.attributes, source_target_pairs=kept)
-                    changed = replace_instruction(
-                        module.by_name[computation.name], attrs.evolve(instruction, attributes=attributes)
-                    )
-                    module, has_changed = replace_computation(module, changed), True
-    return module if has_changed else None
-
-
-def _with_routes(module: Module, places: Sequence[tuple[str, str]], like: Instruction) -> Module:
-    """The module with collectives that exchange what another one does, on channels of their own."""
-    for computation_name, name in places:
-        computation = module.by_name[computation_name]
-        own = computation.by_name[name]
-        attributes = attrs.evolve(like.attributes, channel_id=own.attributes.channel_id)
-        module = replace_computation(module, replace_instruction(computation, attrs.evolve(own, attributes=attributes)))
-    return module
-
-
-def _past_steps(computation: Computation, own: Instruction) -> Iterator[tuple[str, Computation]]:
-    """The computation with a collective before the elementwise step that it takes, or after that which takes it."""
-    for source in computation.operands_of(own):
-        if _is_step(source, own) and computation.users[source.name] == [own]:
-            for place, operand in enumerate(computation.operands_of(source)):
-                if operand.shape == own.shape:
-                    moved = attrs.evolve(own, name=source.name, operands=(operand.name,))
-                    operands = (*source.operands[:place], source.name, *source.operands[place + 1 :])
-                    step = attrs.evolve(source, name=own.name, operands=operands)
-                    yield f"before {source.name}", _with_steps(computation, {source.name: (moved,), own.name: (step,)})
-    for user in computation.users[own.name][:1]:
-        if _is_step(user, own) and computation.users[own.name] == [user] and computation.root is not own:
-            step = rename_operands(user, {own.name: own.operands[0]}, name=own.name)
-            moved = attrs.evolve(own, name=user.name, operands=(own.name,))
-            yield f"after {user.name}", _with_steps(computation, {own.name: (), user.name: (step, moved)})
-
-
-def _is_step(instruction: Instruction, collective: Instruction) -> bool:
-    return is_elementwise(instruction) and instruction.shape == collective.shape and len(collective.operands) == 1
-
-
-def _with_steps(computation: Computation, steps: Mapping[str, Sequence[Instruction]]) -> Computation:
-    instructions = tuple(new for instruction in computation for new in steps.get(instruction.name, (instruction,)))
-    return attrs.evolve(computation, instructions=instructions)
-
-
-def _routes(collective: Instruction) -> dict[str, object]:
-    """What a collective exchanges between which devices, however that is written."""
-    stated = attrs.asdict(collective.attributes, recurse=False)
-    groups = stated.get("replica_groups")
-    written = {"channel_id": None, "constrain_layout": None, "use_global_device_ids": None}
-    return stated | written | {"replica_groups": groups and [[*group] for group in groups.expand()]}
 
 
 def _reason(group: Sequence[int]) -> str:

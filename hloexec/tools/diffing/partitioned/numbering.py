@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice, product
 
 import attrs
 
 from hloexec.core.ir import ArrayShape, Computation, Instruction, Module
-from hloexec.core.ir.editing import inline, replace_computation, replace_instruction
+from hloexec.core.ir.editing import inline, map_instructions, replace_computation
 from hloexec.language.text.parser import parse
 from hloexec.language.verifier import is_well_formed
 from hloexec.ops.registry import Role, role_of
@@ -93,9 +94,14 @@ def _with_number(module: Module, computation: Computation, own: Instruction, ste
 def _by_other_opcodes(module: Module, alike: Mapping[Use, Instruction]) -> Iterator[tuple[str, Module]]:
     (name, first, _), own = next(iter(alike.items()))
     for other in other_opcodes(attrs.evolve(module.by_name[name], root_name=first)):
-        changed = module
-        for (place, _, _), instruction in alike.items():
-            like = attrs.evolve(instruction, opcode=other.opcode, attributes=other.attributes)
-            changed = replace_computation(changed, replace_instruction(changed.by_name[place], like))
+        changed = map_instructions(module, partial(_with_opcode, alike, other))
         if is_well_formed(changed):
             yield f"{other.opcode} in place of {own.opcode}", changed
+
+
+def _with_opcode(
+    alike: Mapping[Use, Instruction], like: Instruction, computation: Computation, instruction: Instruction
+) -> Instruction:
+    if (computation.name, instruction.name, 0) not in alike:
+        return instruction
+    return attrs.evolve(instruction, opcode=like.opcode, attributes=like.attributes)

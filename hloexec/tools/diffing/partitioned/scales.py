@@ -24,7 +24,7 @@ from hloexec.errors import HloError
 from hloexec.language.origins import source_text
 from hloexec.ops.attributes import computation_names
 from hloexec.ops.equivalents.products import times
-from hloexec.ops.equivalents.writing import Writer
+from hloexec.ops.equivalents.writing import Writer, untranslated
 from hloexec.ops.registry import Role, exchanges, role_of, traits_of
 from hloexec.tools.diffing.matching import is_near
 from hloexec.tools.diffing.partitioned.constants import Use, by_source, with_constants
@@ -226,7 +226,7 @@ def _times(module: Module, uses: Sequence[Use], number: float) -> Module:
     """The module with the results of some instructions multiplied by a number."""
     for computation_name, name, _ in uses:
         computation = module.by_name[computation_name]
-        write = Writer(module, computation, {}, _untranslated, prefix=name, taken={*computation.by_name})
+        write = Writer(module, computation, {}, untranslated, prefix=name, taken={*computation.by_name})
         product = times(write, computation.by_name[name], number)
         instructions: list[Instruction] = []
         for instruction in computation:
@@ -237,7 +237,3 @@ def _times(module: Module, uses: Sequence[Use], number: float) -> Module:
         changed = attrs.evolve(computation, instructions=tuple(instructions), root_name=root)
         module = replace_computation(module, changed)
     return module
-
-
-def _untranslated(_: Writer, instruction: Instruction, __: Sequence[Instruction]) -> Instruction:
-    return instruction
